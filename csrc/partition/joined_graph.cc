@@ -71,6 +71,8 @@ ir::ValueId JoinedGraph::Call(const ir::Node& like, const std::string& op,
   if (rule == nullptr) return ir::kNoValue;
   rules::OpCall call;
   call.op = op;
+  const bool same_op = op == like.op;
+  if (same_op) call.groups.assign(like.groups.begin(), like.groups.end());
   for (const ir::ValueId v : operands) {
     call.operands.push_back(v == ir::kNoValue ? nullptr : &graph_.type(v));
   }
@@ -85,6 +87,7 @@ ir::ValueId JoinedGraph::Call(const ir::Node& like, const std::string& op,
   ir::Graph::NodeSpec spec;
   spec.op = op;
   spec.operands.assign(operands.begin(), operands.end());
+  if (same_op) spec.groups = like.groups;
   spec.attributes = std::move(attributes);
   spec.updates = updates;
   spec.task = like.task;
@@ -192,6 +195,33 @@ ir::ValueId JoinedGraph::BeforeReshape(ir::ValueId v, const Dims& dims) const {
     if (producer == ir::kNoNode) return ir::kNoValue;
     const ir::Node& node = graph_.node(producer);
     if (rules::FactsOf(node.op).dims != rules::DimsUse::kReshapes) return ir::kNoValue;
+    v = node.operands[0];
+  }
+  return v;
+}
+
+ir::ValueId JoinedGraph::WithoutLeadingOnes(ir::ValueId v, Sharding& sharding) const {
+  const Dims& dims = graph_.type(v).dims;
+  size_t ones = 0;
+  Lanes gone;
+  while (ones < dims.size() && dims[ones] == 1) {
+    gone.push_back({static_cast<int>(ones++), Lane::kEverywhere});
+  }
+  if (ones == 0) return v;
+  const ir::ValueId before = BeforeReshape(v, Dims(dims.begin() + ones, dims.end()));
+  if (before == ir::kNoValue) return v;
+  sharding = WithoutDims(sharding, gone);
+  return before;
+}
+
+ir::ValueId JoinedGraph::BeforeOnes(ir::ValueId v) const {
+  for (ir::NodeId at = graph_.value(v).producer; at != ir::kNoNode; at = graph_.value(v).producer) {
+    const ir::Node& node = graph_.node(at);
+    if (wanted_[at].old != ir::kNoNode ||
+        rules::FactsOf(node.op).dims != rules::DimsUse::kReshapes ||
+        WithoutOnes(graph_.type(v).dims) != WithoutOnes(graph_.type(node.operands[0]).dims)) {
+      break;
+    }
     v = node.operands[0];
   }
   return v;

@@ -69,6 +69,11 @@ class JoinedGraph {
   const Sharding* WantedSharding(ir::ValueId v) const;
   // What was reshaped to `v` and had the sizes `dims`; ir::kNoValue if nothing had.
   ir::ValueId BeforeReshape(ir::ValueId v, const Dims& dims) const;
+  // What was reshaped to `v` by inserting or removing dimensions of size 1; `v` if nothing was.
+  ir::ValueId BeforeOnes(ir::ValueId v) const;
+  // What was reshaped to `v` and lacks the leading dimensions of size 1; `v` if nothing does.
+  // Changes `sharding`, that of `v`, to that of the result.
+  ir::ValueId WithoutLeadingOnes(ir::ValueId v, Sharding& sharding) const;
   // Whether the call multiplies two matrices and does nothing else.
   bool MultipliesMatrices(absl::Span<const ir::ValueId> operands) const;
 

@@ -94,6 +94,27 @@ bool IsLane(const Lanes& lanes, int dim) {
 
 bool AreSplit(const Lanes& lanes) { return std::all_of(lanes.begin(), lanes.end(), WasSplit); }
 
+bool HasSums(const Lanes& lanes) {
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [](Lane lane) { return lane.whole == Lane::kSummed; });
+}
+
+bool AreSame(const Lanes& a, const Lanes& b) {
+  if (a.size() != b.size()) return false;
+  std::vector<size_t> at;  // by lane of `a`, its place in `b`
+  for (const Lane& lane : a) {
+    at.push_back(std::find(b.begin(), b.end(), lane) - b.begin());
+    if (at.back() == b.size()) return false;
+  }
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      const bool ordered = a[i].dim == a[k].dim || (WasSplit(a[i]) && a[i].whole == a[k].whole);
+      if (ordered && at[k] >= at[i]) return false;
+    }
+  }
+  return true;
+}
+
 int NumberWithout(const Lanes& lanes, int dim) {
   return dim - static_cast<int>(std::count_if(lanes.begin(), lanes.end(), [dim](Lane lane) {
            return lane.dim < dim && !IsMerged(lane);
@@ -120,7 +141,8 @@ std::optional<Sharding> JoinedSharding(const Sharding& sharding, const Dims& dim
   joined.dims.clear();
   for (size_t i = 0; i < lanes.size(); ++i) {
     if (lanes[i].whole != Lane::kSummed) continue;
-    if (joined.IsUnreduced() && joined.reduce_kind != ReduceKind::kSum) return std::nullopt;
+    if (joined.IsUnreduced() && joined.reduce_kind != lanes[i].reduce) return std::nullopt;
+    joined.reduce_kind = lanes[i].reduce;
     joined.unreduced.insert(joined.unreduced.end(), (*axes)[i].begin(), (*axes)[i].end());
   }
   std::sort(joined.unreduced.begin(), joined.unreduced.end());
@@ -214,7 +236,27 @@ Dims WithoutOnes(const Dims& dims) {
   return rest;
 }
 
-std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& lanes, const Dims& to) {
+Sharding WithOnesOf(const Sharding& sharding, const Dims& from, const Dims& to) {
+  Sharding other = sharding;
+  other.dims.clear();
+  size_t next = 0;
+  for (const int64_t n : to) {
+    while (n != 1 && from[next] == 1) ++next;
+    other.dims.push_back(n == 1 ? DimSharding{} : sharding.dims[next++]);
+  }
+  return other;
+}
+
+std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& given, const Dims& to) {
+  Lanes lanes = given;
+  for (Lane& lane : lanes) {
+    if (!WasSplit(lane) || from[lane.whole] != 1) continue;
+    const int rank = static_cast<int>(from.size());
+    do {
+      ++lane.whole;
+    } while (lane.whole < rank && (from[lane.whole] == 1 || IsLane(lanes, lane.whole)));
+    if (lane.whole == rank) return std::nullopt;
+  }
   std::vector<int> place(lanes.size(), -1);  // by lane, its dimension of `to`
   std::vector<int64_t> size(lanes.size(), 0);
   std::vector<int> moved(from.size(), -1);  // by dimension that is a whole, that of `to`
@@ -262,7 +304,7 @@ std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& lanes, const Di
       const bool of_same = WasSplit(lanes[i]) && lanes[order[before]].whole == lanes[i].whole;
       if (of_same && order[before] > i) return std::nullopt;
     }
-    after.push_back({place[i], whole, size[i]});
+    after.push_back({place[i], whole, size[i], lanes[i].reduce});
   }
   // One that was merged with what it was split from is no lane any more.
   const Lanes all = after;
