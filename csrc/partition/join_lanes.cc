@@ -88,6 +88,7 @@ class Joiner : private LaneValues {
         break;
     }
     if (!single) return false;
+    if (form != nullptr && HasSums(form->lanes)) return Linear(id, *form);
     if (rule->facts.is_operand) return form != nullptr && Remember(id, *form);
     const bool elementwise = rule->elementwise && rule->local == nullptr;
     return (elementwise || rule->facts.product.has_value()) && Call(id);
@@ -121,6 +122,10 @@ class Joiner : private LaneValues {
     if (known != nullptr && *known == plans_[id].results[0] && BeSame(node.first_result, before)) {
       return true;
     }
+    if (*result_.WantedSharding(v) == plans_[id].operands[0] && result_.IsReshaped(v)) {
+      return BeSame(node.first_result, result_.View(node, plans_[id].grid, v, to,
+                                                    plans_[id].operands[0], plans_[id].results[0]));
+    }
     // The value that is sent in between may lack dimensions of size 1.
     const ir::ValueId source = result_.BeforeOnes(v);
     if (source == v || WithoutOnes(DimsOf(node.operands[0])) != WithoutOnes(to)) return false;
@@ -131,23 +136,32 @@ class Joiner : private LaneValues {
   }
 
   bool Reshape(ir::NodeId id, const Form& form) {
-    if (ReshapeIn(id, form)) return true;
-    // What was split from a dimension of which a device has nothing else may be a part of another.
     const ir::ValueId v = graph_.node(id).operands[0];
-    const Dims& from = DimsOf(v);
+    const Dims &from = DimsOf(v), &to = DimsOf(graph_.node(id).first_result);
+    const std::optional<Lanes> after = AfterReshape(from, form.lanes, to);
+    const auto is_rest = [](const Dims& dims, Lane lane) {
+      return lane.whole >= 0 && dims[lane.whole] == 1;
+    };
+    const auto rests = [&](const Dims& dims, const Lanes& lanes) {
+      return std::count_if(lanes.begin(), lanes.end(),
+                           [&](Lane lane) { return is_rest(dims, lane); });
+    };
+    const auto before = rests(from, form.lanes);
+    if (after && (before == 0 || rests(to, *after) == before) && ReshapeIn(id, form)) return true;
+    // What was split from a dimension of which a device has nothing else may be a part of another.
     for (size_t i = 0; i < form.lanes.size(); ++i) {
-      const int whole = form.lanes[i].whole;
-      if (whole < 0 || (from[whole] != 1 && !form.moved)) continue;
+      const Lane lane = form.lanes[i];
+      if (lane.whole < 0 || (!is_rest(from, lane) && !form.moved)) continue;
       for (int d = static_cast<int>(from.size()) - 1; d >= 0; --d) {
-        if (d == whole || from[d] == 1 || IsLane(form.lanes, d)) continue;
+        if (d == lane.whole || d == lane.dim || from[d] == 1 || IsLane(form.lanes, d)) continue;
         Lanes lanes = form.lanes;
         lanes[i].whole = d;
-        if (!AfterReshape(from, lanes, DimsOf(graph_.node(id).first_result))) continue;
+        if (!AfterReshape(from, lanes, to)) continue;
         const ir::ValueId joined = Without(v, lanes);
         if (joined != ir::kNoValue && ReshapeIn(id, {joined, lanes, /*moved=*/true})) return true;
       }
     }
-    return false;
+    return ReshapeIn(id, form);
   }
 
   bool ReshapeIn(ir::NodeId id, const Form& form) {
@@ -258,6 +272,35 @@ class Joiner : private LaneValues {
     return lanes.empty() ? BeSame(r, joined) : Remember(id, {joined, std::move(lanes)});
   }
 
+  // Whether the sum of the op's results is its result for the sum of its one operand.
+  bool IsLinear(ir::NodeId id, ReduceKind kind) const {
+    const ir::Node& node = graph_.node(id);
+    const rules::Rule& rule = *factors_[id].rule;
+    if (!rule.elementwise || rule.local != nullptr || node.operands.size() != 1) return false;
+    const rules::Linearity linear = rules::LinearityOf(rule, rules::OpCall::Of(graph_, node), kind);
+    return !linear.each.empty() || !linear.jointly.empty();
+  }
+
+  // An op on a value whose lanes are terms of a sum is computed of the sum.
+  bool Linear(ir::NodeId id, const Form& form) {
+    const ir::Node& node = graph_.node(id);
+    const NodePlan& plan = plans_[id];
+    for (const Lane lane : form.lanes) {
+      if (lane.whole == Lane::kSummed && !IsLinear(id, lane.reduce)) return false;
+    }
+    if (!MayBeJoined(id, 0, form.lanes)) return false;
+    const Dims& dims = DimsOf(node.first_result);
+    const std::optional<Sharding> operand =
+        JoinedSharding(plan.operands[0], dims, form.lanes, GridOf(id));
+    if (!operand) return false;
+    const TensorType type{graph_.type(node.first_result).dtype, JoinedDims(dims, form.lanes)};
+    WantedPlan wanted{.grid = plan.grid, .operands = {*operand}};
+    wanted.results = {*JoinedSharding(plan.results[0], dims, form.lanes, GridOf(id))};
+    const ir::ValueId joined = result_.Call(node, node.op, {form.joined}, node.attributes,
+                                            node.updates, std::move(wanted), {&type, 1});
+    return Remember(id, {joined, form.lanes});
+  }
+
   // What the op reads without lanes.
   struct Fit {
     rules::OpFactors factors;
@@ -359,8 +402,9 @@ class Joiner : private LaneValues {
     return false;
   }
 
-  // Whether nothing but a sum, or the like, reads the value, or what is only a view of it.
-  bool IsReduced(ir::ValueId v) const {
+  // Whether nothing but a sum (or what else `kind` says) reads the value, or what is only a view of
+  // it or linear in it.
+  bool IsReduced(ir::ValueId v, ReduceKind kind) const {
     if (users_[v].size() != 1 || leaves_[v]) return false;
     const ir::NodeId user = users_[v][0];
     if (factors_[user].rule == nullptr) return false;
@@ -368,7 +412,7 @@ class Joiner : private LaneValues {
     if (facts.dims == rules::DimsUse::kReduces) return true;
     const bool view = facts.dims == rules::DimsUse::kReshapes ||
                       facts.dims == rules::DimsUse::kPermutes || facts.is_operand;
-    return view && IsReduced(graph_.node(user).first_result);
+    return (view || IsLinear(user, kind)) && IsReduced(graph_.node(user).first_result, kind);
   }
 
   // The dimensions of size 1 that a sum over lanes, and over others, leaves in their places; none
@@ -409,7 +453,10 @@ class Joiner : private LaneValues {
       if (!mine || (!mine->empty() && !MayBeJoined(id, r, *mine))) return false;
       if (HasSums(*mine)) {
         if (!plan.choice.through.empty() || rule.elementwise || node.num_results > 1) return false;
-        if (!IsReduced(v)) return false;
+        const auto is_left = [&](Lane lane) {
+          return lane.whole == Lane::kSummed && !IsReduced(v, lane.reduce);
+        };
+        if (std::any_of(mine->begin(), mine->end(), is_left)) return false;
       }
       const Sharding sharding = *JoinedSharding(plan.results[r], DimsOf(v), *mine, GridOf(id));
       Lanes gone = left;
@@ -485,7 +532,7 @@ class Joiner : private LaneValues {
     }
     if (lanes.size() < 2 || size != DimsOf(r)[0] || !MayBeJoined(id, 0, lanes)) return false;
     if (!plan.choice.through.empty()) return false;
-    if (!AreSplit(lanes) && !IsReduced(r)) return false;
+    if (!AreSplit(lanes) && !IsReduced(r, ReduceKind::kSum)) return false;
     // Without lanes, dimension 0 is left with size 1.
     const Lanes first{{0, Lane::kEverywhere}};
     const auto matrix = [](const Dims& dims) { return Dims(dims.begin() + 1, dims.end()); };
@@ -596,11 +643,20 @@ class Joiner : private LaneValues {
       attributes.Set("dim", std::move(dims));
     }
     if (in_dim || facts.dims == rules::DimsUse::kAlong) {
-      if (attributes.Find("dim") == nullptr) return std::nullopt;
-      const int64_t d = attributes.GetInt("dim");
-      const int dim = static_cast<int>(d < 0 ? d + rank : d);
-      if (IsLane(lanes, dim)) return std::nullopt;
-      attributes.Set("dim", NumberWithout(lanes, dim));
+      const bool list = attributes.Find("dims") != nullptr;
+      if (!list && attributes.Find("dim") == nullptr) return std::nullopt;
+      std::vector<int64_t> dims = list ? attributes.GetInts("dims") : std::vector<int64_t>{};
+      if (!list) dims.push_back(attributes.GetInt("dim"));
+      for (int64_t& d : dims) {
+        const int dim = static_cast<int>(d < 0 ? d + rank : d);
+        if (IsLane(lanes, dim)) return std::nullopt;
+        d = NumberWithout(lanes, dim);
+      }
+      if (list) {
+        attributes.Set("dims", std::move(dims));
+      } else {
+        attributes.Set("dim", dims[0]);
+      }
     }
     return attributes;
   }

@@ -214,15 +214,17 @@ ir::ValueId JoinedGraph::WithoutLeadingOnes(ir::ValueId v, Sharding& sharding) c
   return before;
 }
 
+bool JoinedGraph::IsReshaped(ir::ValueId v) const {
+  const ir::NodeId producer = graph_.value(v).producer;
+  return producer != ir::kNoNode && wanted_[producer].old == ir::kNoNode &&
+         rules::FactsOf(graph_.node(producer).op).dims == rules::DimsUse::kReshapes;
+}
+
 ir::ValueId JoinedGraph::BeforeOnes(ir::ValueId v) const {
-  for (ir::NodeId at = graph_.value(v).producer; at != ir::kNoNode; at = graph_.value(v).producer) {
-    const ir::Node& node = graph_.node(at);
-    if (wanted_[at].old != ir::kNoNode ||
-        rules::FactsOf(node.op).dims != rules::DimsUse::kReshapes ||
-        WithoutOnes(graph_.type(v).dims) != WithoutOnes(graph_.type(node.operands[0]).dims)) {
-      break;
-    }
-    v = node.operands[0];
+  while (IsReshaped(v)) {
+    const ir::ValueId before = graph_.node(graph_.value(v).producer).operands[0];
+    if (WithoutOnes(graph_.type(v).dims) != WithoutOnes(graph_.type(before).dims)) break;
+    v = before;
   }
   return v;
 }

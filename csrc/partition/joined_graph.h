@@ -69,6 +69,8 @@ class JoinedGraph {
   const Sharding* WantedSharding(ir::ValueId v) const;
   // What was reshaped to `v` and had the sizes `dims`; ir::kNoValue if nothing had.
   ir::ValueId BeforeReshape(ir::ValueId v, const Dims& dims) const;
+  // Whether `v` is a reshape of another value, and none that was copied.
+  bool IsReshaped(ir::ValueId v) const;
   // What was reshaped to `v` by inserting or removing dimensions of size 1; `v` if nothing was.
   ir::ValueId BeforeOnes(ir::ValueId v) const;
   // What was reshaped to `v` and lacks the leading dimensions of size 1; `v` if nothing does.

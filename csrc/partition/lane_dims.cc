@@ -247,16 +247,21 @@ Sharding WithOnesOf(const Sharding& sharding, const Dims& from, const Dims& to) 
   return other;
 }
 
-std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& given, const Dims& to) {
-  Lanes lanes = given;
-  for (Lane& lane : lanes) {
-    if (!WasSplit(lane) || from[lane.whole] != 1) continue;
-    const int rank = static_cast<int>(from.size());
-    do {
-      ++lane.whole;
-    } while (lane.whole < rank && (from[lane.whole] == 1 || IsLane(lanes, lane.whole)));
+std::optional<Lanes> OfNextDims(const Lanes& lanes, const Dims& dims) {
+  Lanes next = lanes;
+  const int rank = static_cast<int>(dims.size());
+  for (Lane& lane : next) {
+    if (!WasSplit(lane)) continue;
+    while (lane.whole < rank && (dims[lane.whole] == 1 || IsLane(lanes, lane.whole))) ++lane.whole;
     if (lane.whole == rank) return std::nullopt;
   }
+  return next;
+}
+
+std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& given, const Dims& to) {
+  const std::optional<Lanes> of_next = OfNextDims(given, from);
+  if (!of_next) return std::nullopt;
+  const Lanes& lanes = *of_next;
   std::vector<int> place(lanes.size(), -1);  // by lane, its dimension of `to`
   std::vector<int64_t> size(lanes.size(), 0);
   std::vector<int> moved(from.size(), -1);  // by dimension that is a whole, that of `to`
@@ -298,8 +303,10 @@ std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& given, const Di
   Lanes after;
   for (size_t k = 0; k < order.size(); ++k) {
     const size_t i = order[k];
-    const int whole = WasSplit(lanes[i]) ? moved[lanes[i].whole] : lanes[i].whole;
+    int whole = WasSplit(lanes[i]) ? moved[lanes[i].whole] : lanes[i].whole;
     if (WasSplit(lanes[i]) && whole < 0) return std::nullopt;
+    const bool of_rest = WasSplit(lanes[i]) && from[given[i].whole] == 1;
+    if (of_rest && whole > 0 && to[whole - 1] == 1) --whole;
     for (size_t before = 0; before < k; ++before) {  // those of one whole keep their order
       const bool of_same = WasSplit(lanes[i]) && lanes[order[before]].whole == lanes[i].whole;
       if (of_same && order[before] > i) return std::nullopt;

@@ -70,10 +70,13 @@ Lanes SplitOff(const Dims& from, const Dims& to, const Sharding& sharding, const
 // True if a reshape that merges the lanes with the dimensions from which they were split keeps the
 // order of elements: they lie directly before them, but for dimensions of size 1.
 bool AreInPlace(const Dims& dims, const Lanes& lanes);
+// The lanes such that what was split from a dimension of which nothing else is left (size 1) is a
+// part of the next one, which is a view of the same. nullopt if there is none.
+std::optional<Lanes> OfNextDims(const Lanes& lanes, const Dims& dims);
 // The lanes after a reshape from `from` to `to`, such that the value without lanes is reshaped,
-// too. What was split from a dimension of which nothing else is left (size 1) is then a part of the
-// next one. Those that were merged with what they were split from are none any more. nullopt if
-// there is no such form.
+// too. What was split from a dimension of which nothing else is left is then a part of such a
+// dimension or of the next one. Those that were merged with what they were split from are none any
+// more. nullopt if there is no such form.
 std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& lanes, const Dims& to);
 // The sizes that are not 1.
 Dims WithoutOnes(const Dims& dims);

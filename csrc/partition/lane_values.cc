@@ -17,6 +17,10 @@ bool Holds(const Lanes& lanes, Lane lane) {
   return std::find(lanes.begin(), lanes.end(), lane) != lanes.end();
 }
 
+bool AreEqual(const std::optional<Lanes>& a, const std::optional<Lanes>& b) {
+  return a.has_value() && b.has_value() && AreSame(*a, *b);
+}
+
 }  // namespace
 
 LaneValues::LaneValues(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
@@ -300,7 +304,9 @@ ir::ValueId LaneValues::Reshaped(ir::NodeId id, const Lanes& lanes) {
   const std::optional<Lanes> after = AfterReshape(from, *before, to);
   const std::optional<Sharding> operand =
       JoinedSharding(plans_[id].operands[0], from, *before, GridOf(id));
-  if (!operand || !after || !AreSame(*after, lanes)) return ir::kNoValue;
+  if (!operand || !after || !AreEqual(OfNextDims(*after, to), OfNextDims(lanes, to))) {
+    return ir::kNoValue;
+  }
   const ir::ValueId joined = Without(node.operands[0], *before);
   if (joined == ir::kNoValue) return joined;
   return result_.View(node, plans_[id].grid, joined, JoinedDims(to, lanes), *operand,

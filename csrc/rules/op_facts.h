@@ -35,7 +35,8 @@ enum class DimsUse : uint8_t {
   // which are left out unless `keepdim`.
   kReduces,
   kAlong,  // along the dimension `dim`, for each index of the other dimensions by itself
-  // The same, and the result may lack the dimension, or have it in another size.
+  // The same, also along several dimensions `dims`, and the result may lack the dimension, or have
+  // it in another size.
   kInDim,
   // The same for each index of the dimensions in front of some last ones, of which no attribute has
   // the number or size. OpFacts::for_one is for two matrices.

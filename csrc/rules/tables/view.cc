@@ -105,7 +105,7 @@ constexpr auto kViewRows = Rows(
             .Types(ExpandTypes)
             .Local(LocalViewSize)
             .With(&OpFacts::dims, DimsUse::kExpands),
-        Moves("aten::flip", FlipFactors).Types(SameTypes),
+        Moves("aten::flip", FlipFactors).Types(SameTypes).With(&OpFacts::dims, DimsUse::kInDim),
         Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
         ViewsDims<PermuteSource>("aten::permute").With(&OpFacts::dims, DimsUse::kPermutes),
         Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
