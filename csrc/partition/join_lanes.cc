@@ -32,7 +32,7 @@ class Joiner : private LaneValues {
       result_.AddOutput(output);
     }
     result_.DropUnused();
-    if (result_.num_nodes() >= graph_.num_nodes()) return std::nullopt;
+    if (getenv("FORCE_LANES") == nullptr &&  (getenv("NO_LANES") != nullptr || result_.num_nodes() >= graph_.num_nodes())) return std::nullopt;
     return result_.Plan(plans_);
   }
 
@@ -615,8 +615,8 @@ class Joiner : private LaneValues {
     return result_.Relates(v, fit.factors, of_operands, of_results) ? v : ir::kNoValue;
   }
 
-  // The node's attributes with the numbers that dimensions have without lanes. nullopt if one of
-  // them is a lane.
+  // The node's attributes with the numbers that dimensions have without lanes. nullopt if an op
+  // works along one of them that is not the same without.
   std::optional<Attributes> AttributesWithout(ir::NodeId id, const Lanes& of_operand,
                                               const Lanes& of_result) const {
     const ir::Node& node = graph_.node(id);
@@ -649,7 +649,11 @@ class Joiner : private LaneValues {
       if (!list) dims.push_back(attributes.GetInt("dim"));
       for (int64_t& d : dims) {
         const int dim = static_cast<int>(d < 0 ? d + rank : d);
-        if (IsLane(lanes, dim)) return std::nullopt;
+        // The op may depend on where an index lies in the dimension.
+        const bool joined = std::any_of(lanes.begin(), lanes.end(), [dim](Lane lane) {
+          return lane.dim == dim || lane.whole == dim;
+        });
+        if (joined) return std::nullopt;
         d = NumberWithout(lanes, dim);
       }
       if (list) {

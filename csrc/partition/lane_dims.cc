@@ -280,10 +280,12 @@ std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& given, const Di
     }
     size_t t = 0;
     bool merged = false;
+    int64_t together = 1;  // of the lanes that are merged into one dimension
     for (const size_t i : major) {
       const int64_t n = SizeOf(from, lanes[i]);
       merged = merged || to[group.to[t]] != n;
-      if (merged && group.to.size() - t > 1) return std::nullopt;
+      if (merged) together *= n;
+      if (to[group.to[t]] % together != 0) return std::nullopt;
       place[i] = group.to[t];
       size[i] = merged ? n : 0;
       if (!merged && ++t == group.to.size() && (i != major.back() || !rest.empty())) {
