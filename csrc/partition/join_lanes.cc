@@ -32,7 +32,9 @@ class Joiner : private LaneValues {
       result_.AddOutput(output);
     }
     result_.DropUnused();
-    if (getenv("FORCE_LANES") == nullptr &&  (getenv("NO_LANES") != nullptr || result_.num_nodes() >= graph_.num_nodes())) return std::nullopt;
+    if (getenv("FORCE_LANES") == nullptr &&
+        (getenv("NO_LANES") != nullptr || result_.num_nodes() >= graph_.num_nodes()))
+      return std::nullopt;
     return result_.Plan(plans_);
   }
 
@@ -77,7 +79,7 @@ class Joiner : private LaneValues {
       case rules::DimsUse::kExpands:
         return Expand(id, form);
       case rules::DimsUse::kBatches:
-        return Call(id) || ProductOfLanes(id);
+        return Call(id) || ProductOfLanes(id) || ProductOfRests(id);
       case rules::DimsUse::kReduces:
       case rules::DimsUse::kAlong:
       case rules::DimsUse::kInDim:
@@ -335,20 +337,24 @@ class Joiner : private LaneValues {
   // as they are known; else in the forms that those from which lanes were split make necessary.
   bool Call(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
-    const rules::OpFactors& factors = *factors_[id];
     const size_t count = node.operands.size();
     std::vector<const Lanes*> given;
     std::vector<bool> none(count, false), open;
     size_t split = 0;
     bool any = false;
+    bool rests = false;  // a dimension of which a device has one index
     for (const ir::ValueId v : node.operands) {
       const Form* const form = v == ir::kNoValue ? nullptr : FormOf(v);
       given.push_back(form == nullptr ? nullptr : &form->lanes);
       open.push_back(v != ir::kNoValue && (form == nullptr || !AreSplit(form->lanes)));
       any = any || form != nullptr;
+      for (const Lane lane : form == nullptr ? Lanes() : form->lanes) {
+        rests = rests || (lane.whole >= 0 && DimsOf(v)[lane.whole] == 1);
+      }
       split += v == ir::kNoValue || open.back() ? 0 : 1;
     }
     if (!any) return false;
+    const rules::OpFactors factors = rests ? FactorsWithOnes(id) : *factors_[id];
     if (CallWith(id, FitTo(id, factors, given, none))) return true;
     if (split == 0) return false;
     if (count > split && CallWith(id, FitTo(id, factors, given, open))) return true;
@@ -373,6 +379,12 @@ class Joiner : private LaneValues {
     return CallWith(id, FitTo(id, factors, given, open));
   }
 
+  rules::OpFactors FactorsWithOnes(ir::NodeId id) const {
+    const rules::OpCall call = rules::OpCall::Of(graph_, graph_.node(id));
+    absl::StatusOr<rules::OpFactors> found = rules::FactorsWithOnes(*factors_[id].rule, call);
+    return found.ok() ? *std::move(found) : *factors_[id];
+  }
+
   // Lanes may be parts of a dimension of which a device has nothing else (one head, say).
   bool CallInOtherForms(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
@@ -386,13 +398,7 @@ class Joiner : private LaneValues {
         for (int d = 0; d < static_cast<int>(dims.size()); ++d) {
           if (d == form.lanes[i].whole || IsLane(form.lanes, d)) continue;
           if (dims[d] != 1 && !form.moved) continue;
-          if (!factors) {
-            const rules::OpCall call = rules::OpCall::Of(graph_, node);
-            absl::StatusOr<rules::OpFactors> found =
-                rules::FactorsWithOnes(*factors_[id].rule, call);
-            if (!found.ok()) return false;
-            factors = *std::move(found);
-          }
+          if (!factors) factors = FactorsWithOnes(id);
           Lanes lanes = form.lanes;
           lanes[i].whole = d;
           if (CallLike(id, *factors, static_cast<int>(k), lanes)) return true;
@@ -561,6 +567,64 @@ class Joiner : private LaneValues {
     if (product == ir::kNoValue || result_.type(product).dims != matrix(dims)) return false;
     return Remember(id, {result_.View(node, plan.grid, product, dims, wanted.results[0], result),
                          std::move(lanes)});
+  }
+
+  // A product for each index of dimension 0, of which the major part is a lane, and the rest of
+  // what the lane was split from was a dimension of size 1 that is gone: f32[x · b,m,k] of one head
+  // on each device. The heads become a dimension behind the batch.
+  bool ProductOfRests(ir::NodeId id) {
+    const ir::Node& node = graph_.node(id);
+    const NodePlan& plan = plans_[id];
+    const absl::string_view op = factors_[id].rule->facts.batched;
+    const ir::ValueId r = node.first_result;
+    const int64_t batch = DimsOf(r)[0];
+    if (!plan.choice.through.empty() || op.empty()) return false;
+    int64_t size = 0;
+    for (const ir::ValueId v : node.operands) {
+      const Form* const form = v == ir::kNoValue ? nullptr : FormOf(v);
+      if (form == nullptr || form->lanes.size() != 1 || !AreSplit(form->lanes)) return false;
+      const Lane lane = form->lanes[0];
+      if (lane.dim != 0 || lane.size == 0 || (size != 0 && lane.size != size)) return false;
+      size = lane.size;
+    }
+    const Lanes lanes{{0, 1, size}};
+    if (!MayBeJoined(id, 0, lanes)) return false;
+    // With a dimension of size 1 behind the first one, of which the lanes are parts.
+    const auto apart = [](const Dims& dims) {
+      Dims more = dims;
+      more.insert(more.begin() + 1, 1);
+      return more;
+    };
+    const auto sharding = [&](const Dims& dims, const Sharding& given) {
+      Sharding more = given;
+      more.dims.insert(more.dims.begin() + 1, DimSharding{});
+      return JoinedSharding(more, apart(dims), lanes, GridOf(id));
+    };
+    WantedPlan wanted{.grid = plan.grid};
+    std::vector<ir::ValueId> operands;
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      const ir::ValueId v = node.operands[k];
+      const std::optional<Sharding> own =
+          JoinedSharding(plan.operands[k], DimsOf(v), lanes, GridOf(id));
+      const std::optional<Sharding> without = sharding(DimsOf(v), plan.operands[k]);
+      const ir::ValueId joined = own && without ? Without(v, lanes) : ir::kNoValue;
+      if (joined == ir::kNoValue) return false;
+      operands.push_back(result_.View(node, plan.grid, joined, JoinedDims(apart(DimsOf(v)), lanes),
+                                      *own, *without));
+      if (operands.back() == ir::kNoValue) return false;
+      wanted.operands.push_back(*without);
+    }
+    const std::optional<Sharding> result = sharding(DimsOf(r), plan.results[0]);
+    if (!result || batch % size != 0) return false;
+    wanted.results = {*result};
+    const TensorType type{graph_.type(r).dtype, JoinedDims(apart(DimsOf(r)), lanes)};
+    const ir::ValueId product =
+        result_.Call(node, std::string(op), std::move(operands), {}, -1, wanted, {&type, 1});
+    if (product == ir::kNoValue) return false;
+    const ir::ValueId joined =
+        result_.View(node, plan.grid, product, JoinedDims(DimsOf(r), lanes), *result,
+                     *JoinedSharding(plan.results[0], DimsOf(r), lanes, GridOf(id)));
+    return Remember(id, {joined, lanes, /*moved=*/true});
   }
 
   // Drops the dimensions of size 1 that an operand of an element-wise op has in the place of lanes

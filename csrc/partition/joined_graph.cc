@@ -174,8 +174,55 @@ ir::ValueId JoinedGraph::Permuted(const ir::Node& like, int grid, ir::ValueId v,
       if (other != ir::kNoValue) return other;
     }
   }
+  if (made != nullptr && made->old == ir::kNoNode && made->results[0] == sharding) {
+    const ir::ValueId composed = PermutedBefore(like, grid, v, order);
+    if (composed != ir::kNoValue) return composed;
+  }
   const ir::ValueId permuted = BuilderFor(like).Permute(v, order);
   return Want(permuted, {ir::kNoNode, grid, {sharding}, {ordered}}) ? permuted : ir::kNoValue;
+}
+
+// A permutation of a permutation is one. So it is if dimensions were merged in between.
+ir::ValueId JoinedGraph::PermutedBefore(const ir::Node& like, int grid, ir::ValueId v,
+                                        const std::vector<int64_t>& order) {
+  const WantedPlan made = *WantedOf(v);
+  const ir::NodeId producer = graph_.value(v).producer;
+  const ir::ValueId source =
+      graph_.node(producer).operands.empty() ? ir::kNoValue : graph_.node(producer).operands[0];
+  if (IsPermuted(v)) {
+    const std::vector<int64_t> before = OrderOf(v);
+    std::vector<int64_t> composed;
+    for (const int64_t d : order) composed.push_back(before[d]);
+    if (!std::is_sorted(composed.begin(), composed.end())) {
+      return Permuted(like, grid, source, composed, made.operands[0]);
+    }
+    const Sharding* const known = WantedSharding(source);
+    return known != nullptr && *known == made.operands[0] ? source : ir::kNoValue;
+  }
+  // A matrix that is transposed is read as it was by products.
+  if (order.size() == 2 || !IsReshaped(v) || !IsPermuted(source)) return ir::kNoValue;
+  const Dims &from = graph_.type(source).dims, &to = graph_.type(v).dims;
+  std::vector<std::vector<int64_t>> merged(to.size());
+  size_t next = 0;
+  for (size_t d = 0; d < to.size(); ++d) {
+    int64_t size = 1;
+    while (next < from.size() && (size < to[d] || (from[next] == 1 && d + 1 == to.size()))) {
+      size *= from[next];
+      merged[d].push_back(static_cast<int64_t>(next++));
+    }
+    if (size != to[d]) return ir::kNoValue;
+  }
+  if (next != from.size()) return ir::kNoValue;
+  std::vector<int64_t> before;
+  Dims dims;
+  for (const int64_t d : order) {
+    before.insert(before.end(), merged[d].begin(), merged[d].end());
+    dims.push_back(to[d]);
+  }
+  const ir::ValueId permuted = Permuted(like, grid, source, before, made.operands[0]);
+  if (permuted == ir::kNoValue) return permuted;
+  return View(like, grid, permuted, dims, WithOrder(made.operands[0], before),
+              WithOrder(made.results[0], order));
 }
 
 const WantedPlan* JoinedGraph::WantedOf(ir::ValueId v) const {
@@ -214,10 +261,16 @@ ir::ValueId JoinedGraph::WithoutLeadingOnes(ir::ValueId v, Sharding& sharding) c
   return before;
 }
 
-bool JoinedGraph::IsReshaped(ir::ValueId v) const {
+bool JoinedGraph::IsMadeBy(ir::ValueId v, rules::DimsUse use) const {
   const ir::NodeId producer = graph_.value(v).producer;
   return producer != ir::kNoNode && wanted_[producer].old == ir::kNoNode &&
-         rules::FactsOf(graph_.node(producer).op).dims == rules::DimsUse::kReshapes;
+         rules::FactsOf(graph_.node(producer).op).dims == use;
+}
+
+std::vector<int64_t> JoinedGraph::OrderOf(ir::ValueId v) const {
+  std::vector<int64_t> order = graph_.node(graph_.value(v).producer).attributes.GetInts("dims");
+  for (int64_t& d : order) d += d < 0 ? static_cast<int64_t>(order.size()) : 0;
+  return order;
 }
 
 ir::ValueId JoinedGraph::BeforeOnes(ir::ValueId v) const {

@@ -70,7 +70,7 @@ class JoinedGraph {
   // What was reshaped to `v` and had the sizes `dims`; ir::kNoValue if nothing had.
   ir::ValueId BeforeReshape(ir::ValueId v, const Dims& dims) const;
   // Whether `v` is a reshape of another value, and none that was copied.
-  bool IsReshaped(ir::ValueId v) const;
+  bool IsReshaped(ir::ValueId v) const { return IsMadeBy(v, rules::DimsUse::kReshapes); }
   // What was reshaped to `v` by inserting or removing dimensions of size 1; `v` if nothing was.
   ir::ValueId BeforeOnes(ir::ValueId v) const;
   // What was reshaped to `v` and lacks the leading dimensions of size 1; `v` if nothing does.
@@ -90,6 +90,14 @@ class JoinedGraph {
   std::optional<Joined> Plan(const std::vector<NodePlan>& old);
 
  private:
+  bool IsPermuted(ir::ValueId v) const { return IsMadeBy(v, rules::DimsUse::kPermutes); }
+  bool IsMadeBy(ir::ValueId v, rules::DimsUse use) const;
+  // Of a value that is permuted, by dimension, where it came from.
+  std::vector<int64_t> OrderOf(ir::ValueId v) const;
+  // `v` with its dimensions in the order `order`, made of what `v` is a permutation of, or a view
+  // of a permutation of. ir::kNoValue if there is none. Requires: `v` was not copied.
+  ir::ValueId PermutedBefore(const ir::Node& like, int grid, ir::ValueId v,
+                             const std::vector<int64_t>& order);
   // The matrix of which `v` is the transposed one; ir::kNoValue if it is none.
   ir::ValueId BeforeTransposition(ir::ValueId v) const;
   std::optional<NodePlan> PlanAsWanted(ir::NodeId id, const WantedPlan& wanted,
