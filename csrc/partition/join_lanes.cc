@@ -167,6 +167,7 @@ class Joiner : private LaneValues {
   }
 
   bool ReshapeIn(ir::NodeId id, const Form& form) {
+    Lanes none;
     const ir::Node& node = graph_.node(id);
     const NodePlan& plan = plans_[id];
     const ir::ValueId r = node.first_result;
@@ -175,7 +176,10 @@ class Joiner : private LaneValues {
     const std::optional<Sharding> operand =
         JoinedSharding(plan.operands[0], from, form.lanes, GridOf(id));
     if (!operand) return false;
-    const std::optional<Lanes> lanes = AfterReshape(from, form.lanes, to);
+    std::optional<Lanes> lanes = AfterReshape(from, form.lanes, to);
+    for (Lane& lane : form.moved&& lanes ? *lanes : none) {
+      if (lane.whole > 0 && to[lane.whole - 1] == 1) --lane.whole;
+    }
     if (lanes && !lanes->empty() && MayBeJoined(id, 0, *lanes)) {
       const ir::ValueId joined =
           result_.View(node, plan.grid, form.joined, JoinedDims(to, *lanes), *operand,
@@ -577,18 +581,22 @@ class Joiner : private LaneValues {
     const NodePlan& plan = plans_[id];
     const absl::string_view op = factors_[id].rule->facts.batched;
     const ir::ValueId r = node.first_result;
-    const int64_t batch = DimsOf(r)[0];
     if (!plan.choice.through.empty() || op.empty()) return false;
-    int64_t size = 0;
+    Lanes lanes;  // of the batch, or of the heads, which are dimension 1
     for (const ir::ValueId v : node.operands) {
       const Form* const form = v == ir::kNoValue ? nullptr : FormOf(v);
-      if (form == nullptr || form->lanes.size() != 1 || !AreSplit(form->lanes)) return false;
-      const Lane lane = form->lanes[0];
-      if (lane.dim != 0 || lane.size == 0 || (size != 0 && lane.size != size)) return false;
-      size = lane.size;
+      if (form == nullptr || !AreSplit(form->lanes)) return false;
+      Lanes mine = form->lanes;
+      for (Lane& lane : mine) {
+        if (lane.dim != 0 || lane.size == 0) return false;
+        lane.whole = std::min(lane.whole, 1);
+      }
+      if (!lanes.empty() && !AreSame(lanes, mine)) return false;
+      lanes = std::move(mine);
     }
-    const Lanes lanes{{0, 1, size}};
-    if (!MayBeJoined(id, 0, lanes)) return false;
+    const auto of_heads =
+        std::count_if(lanes.begin(), lanes.end(), [](Lane lane) { return lane.whole == 1; });
+    if (of_heads != 1 || !MayBeJoined(id, 0, lanes)) return false;
     // With a dimension of size 1 behind the first one, of which the lanes are parts.
     const auto apart = [](const Dims& dims) {
       Dims more = dims;
@@ -615,7 +623,7 @@ class Joiner : private LaneValues {
       wanted.operands.push_back(*without);
     }
     const std::optional<Sharding> result = sharding(DimsOf(r), plan.results[0]);
-    if (!result || batch % size != 0) return false;
+    if (!result) return false;
     wanted.results = {*result};
     const TensorType type{graph_.type(r).dtype, JoinedDims(apart(DimsOf(r)), lanes)};
     const ir::ValueId product =

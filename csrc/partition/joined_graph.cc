@@ -178,8 +178,16 @@ ir::ValueId JoinedGraph::Permuted(const ir::Node& like, int grid, ir::ValueId v,
     const ir::ValueId composed = PermutedBefore(like, grid, v, order);
     if (composed != ir::kNoValue) return composed;
   }
+  for (const ir::ValueId known : permuted_[v]) {
+    const WantedPlan& wanted = *WantedOf(known);
+    if (OrderOf(known) == order && wanted.grid == grid && wanted.operands[0] == sharding) {
+      return known;
+    }
+  }
   const ir::ValueId permuted = BuilderFor(like).Permute(v, order);
-  return Want(permuted, {ir::kNoNode, grid, {sharding}, {ordered}}) ? permuted : ir::kNoValue;
+  if (!Want(permuted, {ir::kNoNode, grid, {sharding}, {ordered}})) return ir::kNoValue;
+  permuted_[v].push_back(permuted);
+  return permuted;
 }
 
 // A permutation of a permutation is one. So it is if dimensions were merged in between.

@@ -104,8 +104,9 @@ class JoinedGraph {
                                        const propagate::NodeFactors& factors) const;
 
   ir::Graph graph_;
-  std::vector<WantedPlan> wanted_;                                    // by node
-  absl::flat_hash_map<ir::ValueId, std::vector<ir::ValueId>> views_;  // by what they view
+  std::vector<WantedPlan> wanted_;  // by node
+  // By what they are views or permutations of.
+  absl::flat_hash_map<ir::ValueId, std::vector<ir::ValueId>> views_, permuted_;
 };
 
 }  // namespace spmd::partition
