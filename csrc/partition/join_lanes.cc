@@ -35,7 +35,7 @@ class Joiner : private LaneValues {
     if (getenv("FORCE_LANES") == nullptr &&
         (getenv("NO_LANES") != nullptr || result_.num_nodes() >= graph_.num_nodes()))
       return std::nullopt;
-    return result_.Plan(plans_);
+    return result_.Plan();
   }
 
  private:
@@ -128,7 +128,8 @@ class Joiner : private LaneValues {
       return BeSame(node.first_result, result_.View(node, plans_[id].grid, v, to,
                                                     plans_[id].operands[0], plans_[id].results[0]));
     }
-    // The value that is sent in between may lack dimensions of size 1.
+    // A value that is sent in between, to this reader only, may lack dimensions of size 1.
+    if (users_[node.operands[0]].size() != 1) return false;
     const ir::ValueId source = result_.BeforeOnes(v);
     if (source == v || WithoutOnes(DimsOf(node.operands[0])) != WithoutOnes(to)) return false;
     const Sharding sent =

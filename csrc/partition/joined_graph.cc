@@ -21,7 +21,8 @@ constexpr int64_t kTransposed[] = {1, 0};
 
 }  // namespace
 
-JoinedGraph::JoinedGraph(const ir::Graph& like) : graph_(ir::EmptyLike(like)) {}
+JoinedGraph::JoinedGraph(const ir::Graph& like, const std::vector<NodePlan>& old)
+    : old_(old), graph_(ir::EmptyLike(like)) {}
 
 ir::ValueId JoinedGraph::AddInput(const ir::Graph& from, ir::ValueId v) {
   const ir::ValueId input = graph_.AddInput(from.type(v), from.value(v).name);
@@ -244,6 +245,15 @@ const Sharding* JoinedGraph::WantedSharding(ir::ValueId v) const {
   return &wanted->results[v - graph_.node(graph_.value(v).producer).first_result];
 }
 
+const Sharding& JoinedGraph::MadeSharding(ir::ValueId v) const {
+  const ir::NodeId producer = graph_.value(v).producer;
+  if (producer == ir::kNoNode) return graph_.value(v).annotation->sharding;
+  const WantedPlan& wanted = wanted_[producer];
+  const std::vector<Sharding>& results =
+      wanted.old == ir::kNoNode ? wanted.results : old_[wanted.old].results;
+  return results[v - graph_.node(producer).first_result];
+}
+
 ir::ValueId JoinedGraph::BeforeReshape(ir::ValueId v, const Dims& dims) const {
   while (graph_.type(v).dims != dims) {
     const ir::NodeId producer = graph_.value(v).producer;
@@ -262,7 +272,7 @@ ir::ValueId JoinedGraph::WithoutLeadingOnes(ir::ValueId v, Sharding& sharding) c
   while (ones < dims.size() && dims[ones] == 1) {
     gone.push_back({static_cast<int>(ones++), Lane::kEverywhere});
   }
-  if (ones == 0) return v;
+  if (ones == 0 || !(MadeSharding(v) == sharding)) return v;
   const ir::ValueId before = BeforeReshape(v, Dims(dims.begin() + ones, dims.end()));
   if (before == ir::kNoValue) return v;
   sharding = WithoutDims(sharding, gone);
@@ -328,14 +338,14 @@ void JoinedGraph::DropUnused() {
   wanted_ = std::move(wanted);
 }
 
-std::optional<Joined> JoinedGraph::Plan(const std::vector<NodePlan>& old) {
+std::optional<Joined> JoinedGraph::Plan() {
   absl::StatusOr<std::vector<propagate::NodeFactors>> factors = propagate::ComputeFactors(graph_);
   if (!factors.ok()) return std::nullopt;
   std::vector<NodePlan> plans;
   for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const WantedPlan& wanted = wanted_[id];
     if (wanted.old != ir::kNoNode) {
-      plans.push_back(old[wanted.old]);
+      plans.push_back(old_[wanted.old]);
       continue;
     }
     std::optional<NodePlan> plan = PlanAsWanted(id, wanted, (*factors)[id]);

@@ -210,6 +210,16 @@ Lanes SplitOff(const Dims& from, const Dims& to, const Sharding& sharding, const
     size_t whole = 0;
     while (whole + 1 < group.to.size() && has_one_index(group.to[whole])) ++whole;
     for (size_t k = 0; k < whole; ++k) lanes.push_back({group.to[k], group.to[whole]});
+    // A dimension of size 1 that is inserted is what a device has of the whole besides its lane.
+    const auto is_one = [](const Dims& dims, int d) {
+      return d < static_cast<int>(dims.size()) && dims[d] == 1;
+    };
+    const int last = group.to[whole];
+    if (whole + 1 == group.to.size() && has_one_index(last) && is_one(to, last + 1) &&
+        !is_one(from, group.from.back() + 1)) {
+      for (size_t k = 0; k < whole; ++k) lanes[lanes.size() - whole + k].whole = last + 1;
+      lanes.push_back({last, last + 1});
+    }
   }
   return lanes;
 }

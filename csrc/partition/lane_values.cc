@@ -28,7 +28,7 @@ LaneValues::LaneValues(const ir::Graph& graph, const std::vector<propagate::Node
     : graph_(graph),
       factors_(factors),
       plans_(plans),
-      result_(graph),
+      result_(graph, plans),
       plain_(graph.num_values(), ir::kNoValue),
       leaves_(graph.num_values(), false) {
   for (const ir::Output& output : graph.outputs()) leaves_[output.value] = true;
@@ -154,7 +154,8 @@ ir::ValueId LaneValues::WithoutOnesOf(const ir::Node& like, int grid, ir::ValueI
   if (ones.empty()) return v;
   Sharding without = WithoutDims(sharding, ones);
   const Dims dims = JoinedDims(result_.type(v).dims, ones);
-  const ir::ValueId before = result_.BeforeReshape(v, dims);
+  const bool sent = !(result_.MadeSharding(v) == sharding);
+  const ir::ValueId before = sent ? ir::kNoValue : result_.BeforeReshape(v, dims);
   const ir::ValueId made =
       before != ir::kNoValue ? before : result_.View(like, grid, v, dims, sharding, without);
   sharding = std::move(without);
@@ -247,6 +248,12 @@ ir::ValueId LaneValues::Sized(ir::NodeId id, const Lanes& lanes, absl::string_vi
   attributes.Set(sizes, ToVector(type.dims));
   return result_.Call(node, node.op, std::move(operands), std::move(attributes), node.updates,
                       std::move(wanted), {&type, 1});
+}
+
+ir::ValueId LaneValues::InPlace(ir::NodeId id, ir::ValueId v, const Lanes& lanes) {
+  const Sharding& sharding = plans_[id].results[v - graph_.node(id).first_result];
+  return result_.View(graph_.node(id), plans_[id].grid, Plain(v), JoinedDims(DimsOf(v), lanes),
+                      sharding, *JoinedSharding(sharding, DimsOf(v), lanes, GridOf(id)));
 }
 
 ir::ValueId LaneValues::Filled(ir::NodeId id, const Lanes& lanes) {

@@ -62,7 +62,7 @@ class LaneValues {
   // By dimension of the result of a node that permutes, that of its operand.
   std::vector<int> Sources(ir::NodeId id) const;
   // `v` without the dimensions `ones` of size 1. What was reshaped to it is read, if it had these
-  // sizes. Changes `sharding`, that of `v`, to that of the result.
+  // sizes, and nothing is sent in between. Changes `sharding`, that of `v`, to that of the result.
   ir::ValueId WithoutOnesOf(const ir::Node& like, int grid, ir::ValueId v, const Lanes& ones,
                             Sharding& sharding);
 
@@ -75,8 +75,10 @@ class LaneValues {
 
  private:
   ir::ValueId Compute(ir::ValueId v, const Lanes& lanes);
-  // The parts of Compute: of a value that has a form, and by what an op does with dimensions.
+  // The parts of Compute: of a value that has a form, of one whose lanes lie where they are put,
+  // and by what an op does with dimensions.
   ir::ValueId Converted(ir::ValueId v, const Form& form, const Lanes& lanes);
+  ir::ValueId InPlace(ir::NodeId id, ir::ValueId v, const Lanes& lanes);
   ir::ValueId Filled(ir::NodeId id, const Lanes& lanes);
   ir::ValueId Expanded(ir::NodeId id, const Lanes& lanes);
   ir::ValueId Reshaped(ir::NodeId id, const Lanes& lanes);
