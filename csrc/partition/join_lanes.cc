@@ -361,7 +361,7 @@ class Joiner : private LaneValues {
     if (!any) return false;
     const rules::OpFactors factors = rests ? FactorsWithOnes(id) : *factors_[id];
     if (CallWith(id, FitTo(id, factors, given, none))) return true;
-    if (split == 0) return false;
+    if (split == 0) return ProductInPlace(id, factors);
     if (count > split && CallWith(id, FitTo(id, factors, given, open))) return true;
     for (size_t k = 0; k < count && split > 1; ++k) {
       if (given[k] != nullptr && !open[k] &&
@@ -369,7 +369,25 @@ class Joiner : private LaneValues {
         return true;
       }
     }
-    return CallInOtherForms(id);
+    return CallInOtherForms(id) || (count > split && ProductInPlace(id, factors));
+  }
+
+  // A product of a tensor that has no other form, such as a weight f32[x,d,n] of one head on each
+  // device. Its lanes lie before a dimension of which they become parts.
+  bool ProductInPlace(ir::NodeId id, const rules::OpFactors& factors) {
+    if (factors_[id].rule->facts.dims != rules::DimsUse::kBatches) return false;
+    in_place_ = true;
+    bool done = false;
+    for (size_t k = 0; k < graph_.node(id).operands.size() && !done; ++k) {
+      const ir::ValueId v = graph_.node(id).operands[k];
+      const AxisList& axes = plans_[id].operands[k].dims[0].axes;
+      if (FormOf(v) != nullptr || axes.empty() || GridOf(id).size(axes) != DimsOf(v)[0]) continue;
+      for (int d = 1; d < graph_.type(v).rank() && !done; ++d) {
+        done = CallLike(id, factors, static_cast<int>(k), {{0, d}});
+      }
+    }
+    in_place_ = false;
+    return done;
   }
 
   // The call in which operand k has the lanes `lanes`, and the others those that this makes

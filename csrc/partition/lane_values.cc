@@ -167,7 +167,8 @@ ir::ValueId LaneValues::Without(ir::ValueId v, const Lanes& lanes) {
   const Form* const form = FormOf(v);
   if (form != nullptr && AreSame(form->lanes, lanes)) return form->joined;
   for (const Form& known : asked_[v]) {
-    if (AreSame(known.lanes, lanes)) return known.joined;
+    const bool again = in_place_ && known.joined == ir::kNoValue;
+    if (AreSame(known.lanes, lanes) && !again) return known.joined;
   }
   const ir::ValueId made = Compute(v, lanes);
   asked_[v].push_back({made, lanes});
@@ -184,6 +185,7 @@ ir::ValueId LaneValues::Compute(ir::ValueId v, const Lanes& lanes) {
   }
   const Form* const form = FormOf(v);
   if (form != nullptr && AreSplit(form->lanes)) return Converted(v, Form(*form), lanes);
+  if (form == nullptr && in_place_ && AreInPlace(DimsOf(v), lanes)) return InPlace(id, v, lanes);
   if (rule.random || node.num_results != 1 || !node.groups.empty()) return ir::kNoValue;
   switch (rule.facts.dims) {
     case rules::DimsUse::kFills:
@@ -192,6 +194,16 @@ ir::ValueId LaneValues::Compute(ir::ValueId v, const Lanes& lanes) {
       return Expanded(id, lanes);
     case rules::DimsUse::kReshapes:
       return Reshaped(id, lanes);
+    case rules::DimsUse::kPermutes: {
+      Lanes before = lanes;
+      const std::vector<int> came = Sources(id);
+      for (Lane& lane : before) {
+        lane.dim = came[lane.dim];
+        if (lane.whole >= 0) lane.whole = came[lane.whole];
+      }
+      const ir::ValueId joined = Without(node.operands[0], before);
+      return joined == ir::kNoValue ? joined : PermutedDims(id, joined, before);
+    }
     default:
       return rule.elementwise && rule.local == nullptr ? Elementwise(id, lanes) : ir::kNoValue;
   }

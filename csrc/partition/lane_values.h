@@ -72,6 +72,8 @@ class LaneValues {
   JoinedGraph result_;
   std::vector<ir::ValueId> plain_;  // by value of the graph; ir::kNoValue: only its form is there
   std::vector<bool> leaves_;        // by value of the graph: it is an output
+  // Whether Without may make lanes a part of what lies behind them, which is a view more.
+  bool in_place_ = false;
 
  private:
   ir::ValueId Compute(ir::ValueId v, const Lanes& lanes);
