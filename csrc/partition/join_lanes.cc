@@ -313,7 +313,6 @@ class Joiner : private LaneValues {
     rules::OpFactors factors;
     LaneFactors lanes;
     std::vector<Lanes> of_operands;
-    std::vector<ir::ValueId> joined;  // ir::kNoValue for an absent operand
   };
 
   // The operands with the lanes `given` (null: none); those that are `open` get the lanes that the
@@ -323,7 +322,7 @@ class Joiner : private LaneValues {
     const ir::Node& node = graph_.node(id);
     std::optional<LaneFactors> lanes = FindLaneFactors(factors, given, open);
     if (!lanes) return std::nullopt;
-    Fit fit{std::move(factors), *std::move(lanes), {}, {}};
+    Fit fit{std::move(factors), *std::move(lanes), {}};
     for (size_t k = 0; k < node.operands.size(); ++k) {
       const ir::ValueId v = node.operands[k];
       std::optional<Lanes> own = given[k] == nullptr ? Lanes() : *given[k];
@@ -331,8 +330,6 @@ class Joiner : private LaneValues {
         own = LanesOfOperand(fit.factors, static_cast<int>(k), fit.lanes);
       }
       if (!own) return std::nullopt;
-      fit.joined.push_back(v == ir::kNoValue ? v : Without(v, *own));
-      if (v != ir::kNoValue && fit.joined.back() == ir::kNoValue) return std::nullopt;
       fit.of_operands.push_back(*std::move(own));
     }
     return fit;
@@ -495,16 +492,21 @@ class Joiner : private LaneValues {
       types.push_back({graph_.type(v).dtype, JoinedDims(DimsOf(v), *mine)});
       of_results.push_back(*std::move(mine));
     }
-    std::vector<ir::ValueId> operands = fit->joined;
+    const std::optional<Attributes> attributes =
+        AttributesWithout(id, fit->of_operands[0], of_results[0]);
+    if (!attributes) return false;
+    std::vector<ir::ValueId> operands;
     for (size_t k = 0; k < node.operands.size(); ++k) {
       const ir::ValueId v = node.operands[k];
+      operands.push_back(ir::kNoValue);
       if (v == ir::kNoValue) {
         wanted.operands.push_back(Sharding::Replicated(0));
         continue;
       }
       const std::optional<Sharding> sharding =
           JoinedSharding(plan.operands[k], DimsOf(v), fit->of_operands[k], GridOf(id));
-      if (!sharding) return false;
+      operands[k] = sharding ? Without(v, fit->of_operands[k]) : ir::kNoValue;
+      if (operands[k] == ir::kNoValue) return false;
       wanted.operands.push_back(*sharding);
       if (rule.elementwise && !DropOnes(id, static_cast<int>(k), fit->of_operands[k], of_results[0],
                                         operands, wanted)) {
@@ -514,7 +516,7 @@ class Joiner : private LaneValues {
     if (rule.elementwise) DropLeadingOnes(types[0].dims, operands, wanted);
     const std::vector<Sharding> made = wanted.results;
     const ir::ValueId joined =
-        EmitCall(id, *fit, of_results, std::move(operands), std::move(wanted), types);
+        EmitCall(id, *fit, of_results, *attributes, std::move(operands), std::move(wanted), types);
     if (joined == ir::kNoValue) return false;
     bool all = true;
     for (int r = 0; r < node.num_results; ++r) {
@@ -683,13 +685,11 @@ class Joiner : private LaneValues {
   }
 
   ir::ValueId EmitCall(ir::NodeId id, const Fit& fit, absl::Span<const Lanes> of_results,
-                       std::vector<ir::ValueId> operands, WantedPlan wanted,
-                       absl::Span<const TensorType> types) {
+                       const Attributes& attributes, std::vector<ir::ValueId> operands,
+                       WantedPlan wanted, absl::Span<const TensorType> types) {
     const ir::Node& node = graph_.node(id);
     const rules::OpFacts& facts = factors_[id].rule->facts;
     const auto is_matrix = [&](int k) { return result_.type(operands[k]).rank() == 2; };
-    std::optional<Attributes> attributes = AttributesWithout(id, fit.of_operands[0], of_results[0]);
-    if (!attributes) return ir::kNoValue;
     std::string op = node.op;
     if (!facts.for_one.empty() && is_matrix(0) && is_matrix(1)) op = std::string(facts.for_one);
     const std::optional<rules::MatrixProduct> form = rules::FactsOf(op).product;
@@ -698,8 +698,8 @@ class Joiner : private LaneValues {
       const ir::ValueId v = result_.Product(node, *form, operands[0], operands[1], op, wanted);
       if (v != ir::kNoValue && result_.type(v) == types[0]) return v;
     }
-    const ir::ValueId v = result_.Call(node, op, std::move(operands), *std::move(attributes),
-                                       node.updates, std::move(wanted), types);
+    const ir::ValueId v = result_.Call(node, op, std::move(operands), attributes, node.updates,
+                                       std::move(wanted), types);
     if (v == ir::kNoValue || op != node.op || factors_[id].rule->elementwise) return v;
     std::vector<const Lanes*> of_operands;
     for (const Lanes& lanes : fit.of_operands) of_operands.push_back(&lanes);

@@ -291,6 +291,8 @@ ir::ValueId LaneValues::Expanded(ir::NodeId id, const Lanes& lanes) {
     const bool wanted = std::any_of(lanes.begin(), lanes.end(),
                                     [&](Lane other) { return other.dim == lane.dim + added; });
     if (!wanted || (lane.whole >= 0 && !Holds(lanes, kept.back()))) return ir::kNoValue;
+    const Dims& to = DimsOf(node.first_result);
+    if (lane.whole >= 0 && from[lane.whole] != to[lane.whole + added]) return ir::kNoValue;
   }
   const auto repeats = [&](int d) {  // of the result
     return d < added || from[d - added] == 1 || Holds(own, {d - added, Lane::kEverywhere});
