@@ -441,6 +441,14 @@ class Joiner : private LaneValues {
     return (view || IsLinear(user, kind)) && IsReduced(graph_.node(user).first_result, kind);
   }
 
+  // Whether the value is read by reshapes only.
+  bool IsReshapedOnly(ir::ValueId v) const {
+    return !leaves_[v] && std::all_of(users_[v].begin(), users_[v].end(), [&](ir::NodeId user) {
+      const rules::Rule* const rule = factors_[user].rule;
+      return rule != nullptr && rule->facts.dims == rules::DimsUse::kReshapes;
+    });
+  }
+
   // The dimensions of size 1 that a sum over lanes, and over others, leaves in their places; none
   // if it leaves none in the place of a lane.
   Lanes LeftBySum(ir::NodeId id, const Lanes& of_operand) const {
@@ -473,6 +481,8 @@ class Joiner : private LaneValues {
     std::vector<Lanes> of_results;  // with those that a sum leaves
     std::vector<TensorType> types;
     const Lanes left = LeftBySum(id, fit->of_operands[0]);
+    // Who reads them with these dimensions would need a view more.
+    if (!left.empty() && !IsReshapedOnly(node.first_result)) return false;
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
       std::optional<Lanes> mine = LanesOfResult(fit->factors, r, fit->lanes);
