@@ -32,9 +32,7 @@ class Joiner : private LaneValues {
       result_.AddOutput(output);
     }
     result_.DropUnused();
-    if (getenv("FORCE_LANES") == nullptr &&
-        (getenv("NO_LANES") != nullptr || result_.num_nodes() >= graph_.num_nodes()))
-      return std::nullopt;
+    if (result_.num_nodes() >= graph_.num_nodes()) return std::nullopt;
     return result_.Plan();
   }
 
