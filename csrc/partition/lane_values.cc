@@ -177,15 +177,15 @@ ir::ValueId LaneValues::Without(ir::ValueId v, const Lanes& lanes) {
 
 ir::ValueId LaneValues::Compute(ir::ValueId v, const Lanes& lanes) {
   const ir::NodeId id = graph_.value(v).producer;
+  const Form* const form = FormOf(v);
+  if (form == nullptr && in_place_ && AreInPlace(DimsOf(v), lanes)) return InPlace(v, lanes);
   if (id == ir::kNoNode || factors_[id].rule == nullptr) return ir::kNoValue;
   const ir::Node& node = graph_.node(id);
   const rules::Rule& rule = *factors_[id].rule;
   if (!JoinedSharding(plans_[id].results[v - node.first_result], DimsOf(v), lanes, GridOf(id))) {
     return ir::kNoValue;
   }
-  const Form* const form = FormOf(v);
   if (form != nullptr && AreSplit(form->lanes)) return Converted(v, Form(*form), lanes);
-  if (form == nullptr && in_place_ && AreInPlace(DimsOf(v), lanes)) return InPlace(id, v, lanes);
   if (rule.random || node.num_results != 1 || !node.groups.empty()) return ir::kNoValue;
   switch (rule.facts.dims) {
     case rules::DimsUse::kFills:
@@ -262,10 +262,16 @@ ir::ValueId LaneValues::Sized(ir::NodeId id, const Lanes& lanes, absl::string_vi
                       std::move(wanted), {&type, 1});
 }
 
-ir::ValueId LaneValues::InPlace(ir::NodeId id, ir::ValueId v, const Lanes& lanes) {
-  const Sharding& sharding = plans_[id].results[v - graph_.node(id).first_result];
-  return result_.View(graph_.node(id), plans_[id].grid, Plain(v), JoinedDims(DimsOf(v), lanes),
-                      sharding, *JoinedSharding(sharding, DimsOf(v), lanes, GridOf(id)));
+ir::ValueId LaneValues::InPlace(ir::ValueId v, const Lanes& lanes) {
+  const ir::ValueId plain = Plain(v);
+  const ir::NodeId id = graph_.value(v).producer;
+  const int grid = id == ir::kNoNode ? graph_.value(v).annotation->grid : plans_[id].grid;
+  const Sharding sharding = result_.MadeSharding(plain);
+  const std::optional<Sharding> joined =
+      JoinedSharding(sharding, DimsOf(v), lanes, graph_.grid(grid));
+  if (!joined) return ir::kNoValue;
+  const ir::Node& like = graph_.node(id == ir::kNoNode ? 0 : id);
+  return result_.View(like, grid, plain, JoinedDims(DimsOf(v), lanes), sharding, *joined);
 }
 
 ir::ValueId LaneValues::Filled(ir::NodeId id, const Lanes& lanes) {

@@ -80,7 +80,7 @@ class LaneValues {
   // The parts of Compute: of a value that has a form, of one whose lanes lie where they are put,
   // and by what an op does with dimensions.
   ir::ValueId Converted(ir::ValueId v, const Form& form, const Lanes& lanes);
-  ir::ValueId InPlace(ir::NodeId id, ir::ValueId v, const Lanes& lanes);
+  ir::ValueId InPlace(ir::ValueId v, const Lanes& lanes);
   ir::ValueId Filled(ir::NodeId id, const Lanes& lanes);
   ir::ValueId Expanded(ir::NodeId id, const Lanes& lanes);
   ir::ValueId Reshaped(ir::NodeId id, const Lanes& lanes);

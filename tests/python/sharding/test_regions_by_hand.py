@@ -335,8 +335,8 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_are_the_programs_of_automatic_code(name):
     """The same numbers, no more bytes and collectives, and as many instructions of each kind, but
-    for products of another form, what is added to a partial sum as a term of it instead of to the sum, and views,
-    of which there are no more together."""
+    for products of another form, what is added to a partial sum as a term of it instead of to the
+    sum, and views, of which there are no more together."""
     function, combined, specs, out, shapes = LAYERS[name]
     mesh = (
         spmd.make_mesh((2, 2), ("d", "x")) if "two axes" in name else spmd.make_mesh((4,), ("x",))
