@@ -193,10 +193,14 @@ class Region:
 
     def __post_init__(self) -> None:
         self.layouts = _layouts(self.mesh, self.axes)
+        self._axis_sizes = [self.layouts.sizes[name] for name in self.axes]
         self._inside = _Inside(self)
-        # By the shapes of the arguments: how each becomes shards.
-        self._known: dict[Any, _Ways] = {}
-        self._latest: _Ways = ([], [])
+        # What is known to fit the specs: by the shapes of the arguments how they become shards, and
+        # by the shape of the shards of the only result how it becomes a tensor. And the latest.
+        self._entrances: dict[Any, _C.RegionEntrance] = {}
+        self._exits: dict[Any, _C.RegionExit] = {}
+        self._entrance: _C.RegionEntrance | None = None
+        self._exit: _C.RegionExit | None = None
 
     def run(self, args: tuple[Any, ...]) -> Any:
         for axis in regions.axes:
@@ -206,10 +210,11 @@ class Region:
                     f"{axis.name!r}; name other axes in axis_names"
                 )
         mesh_or_global("shard_map", self.mesh)
+        _load_decompositions()
         sizes: _Sizes = {}
         form: Any = _ARGUMENTS
-        shards = self._known_shards(args)
-        if shards is None:
+        entered = self._enter_as_known(args)
+        if entered is None:
             leaves, form, specs = self._arguments(args)
             shards = [
                 _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
@@ -217,21 +222,59 @@ class Region:
                 else (leaf, ())
                 for i, (leaf, spec) in enumerate(zip(leaves, specs))
             ]
-            self._remember_shapes(leaves, form, specs)
-        results = _Results()
-        before = _C.set_in_region(True)
+            self._remember_arguments(leaves, form, specs)
+            entered = self._enter(shards)
+        level, inner = entered
+        outer = len(regions.axes)
+        named = self.layouts.sizes
+        regions.axes += [
+            ManualAxis(self.mesh, name, named[name], level + i) for i, name in enumerate(self.axes)
+        ]
+        whole: Tensor | None = None
         try:
-            outputs = self._nest(0, shards, form, results)
+            with self._inside:
+                try:
+                    outputs = self.f(*_tree(inner, form))
+                except Exception as error:
+                    _explain(self.f, error)
+                    raise
+            if self._exit is not None:
+                whole = self._exit.leave(outputs, level)
+                if whole is not None:
+                    return whole
+            if (exit := self._known_exit(outputs)) is not None:
+                whole = exit.leave(outputs, level)
+                if whole is not None:
+                    self._exit = exit
+                    return whole
+            leaves, results = self._results(outputs)
+            for axis in reversed(regions.axes[outer:]):
+                leaves = [self._leave(axis, t, i, results) for i, t in enumerate(leaves)]
+                _C.leave_levels(axis.level)
         finally:
-            _C.set_in_region(before)
+            del regions.axes[outer:]
+            if whole is None:
+                _C.leave_levels(level)
         merged = [
             _from_shards(self, t, spec, axes, functools.partial(results.where, i), sizes)
             if isinstance(t, Tensor)
             else t
-            for i, (t, spec, axes) in enumerate(zip(outputs, results.specs, results.axes))
+            for i, (t, spec, axes) in enumerate(zip(leaves, results.specs, results.axes))
         ]
+        if results.form is _ALONE and isinstance(outputs, Tensor) and not sizes:
+            self._remember_result(outputs.shape, leaves[0], results)
         return _tree(merged, results.form)
 
+    def _enter(self, shards: list[_Shards]) -> tuple[int, list[Any]]:
+        """Enters the levels of the axes. Returns the first level, and what the function sees."""
+        level = _C.enter_levels(self._axis_sizes)
+        levels = {name: level + i for i, name in enumerate(self.axes)}
+        inner = []
+        for leaf, axes in shards:
+            for axis in axes:  # the leading dimensions, in the order of the levels
+                leaf = _functorch._add_batch_dim(leaf, 0, levels[axis])
+            inner.append(leaf)
+        return level, inner
     @functools.cached_property
     def _by_position(self) -> Sequence[Any] | None:
         """The specs of the arguments; None if there is one for all of them."""
@@ -254,74 +297,51 @@ class Region:
                 return *pytree.tree_flatten(args), each
         return args, _ARGUMENTS, each
 
-    def _known_shards(self, args: tuple[Any, ...]) -> list[_Shards] | None:
-        """The shards of tensors whose shapes are known to fit the specs; None for others."""
-        forms, axes = self._latest
-        lanes = _C.all_to_lanes(args, forms)
-        if lanes is None:  # of other shapes than the last time
-            if not all(isinstance(t, Tensor) for t in args):
-                return None
-            ways = self._known.get(_shapes(args))
-            if ways is None:
-                return None
-            forms, axes = ways
-            lanes = _C.all_to_lanes(args, forms)
-            if lanes is None:
-                return None
-            self._latest = ways
-        return list(zip(lanes, axes))
+    def _enter_as_known(self, args: tuple[Any, ...]) -> tuple[int, Sequence[Any]] | None:
+        """As `_enter`, for tensors whose shapes are known to fit the specs; None for others."""
+        if self._entrance is not None and (entered := self._entrance.enter(args)) is not None:
+            return entered
+        if not self._entrances or not all(isinstance(t, Tensor) for t in args):
+            return None
+        entrance = self._entrances.get(_shapes(args))
+        if entrance is None or (entered := entrance.enter(args)) is None:
+            return None
+        self._entrance = entrance
+        return entered
 
-    def _remember_shapes(self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]) -> None:
+    def _remember_arguments(self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]) -> None:
         """Notes that tensors of these shapes fit the specs. Padded ones are looked at each time."""
         if form is not _ARGUMENTS or self.uneven or (shapes := _shapes(leaves)) is None:
             return
-        ways: _Ways = ([], [])
+        forms, axes = [], []
         for t, spec in zip(leaves, specs):
             spec = _for_all(spec, t)
             way = self.layouts.way_in(spec, t.shape)
-            ways[0].append(self.layouts.lanes(spec, t.shape, way.shape, way.order))
-            ways[1].append(way.axes)
-        _remembered(self._known, shapes, ways)
+            forms.append(self.layouts.lanes(spec, t.shape, way.shape, way.order))
+            axes.append([self.axes.index(axis) for axis in way.axes])
+        _remembered(self._entrances, shapes, _C.RegionEntrance(forms, axes, self._axis_sizes))
 
-    def _nest(
-        self,
-        depth: int,
-        shards: list[_Shards],
-        form: Any,
-        results: _Results,
-    ) -> list[Any]:
-        """Calls the function under the levels of the axes from `depth` on. The shards' leading
-        dimensions are those of the axes that are named and not entered yet."""
-        if depth == len(self.axes):
-            return self._call(_tree([leaf for leaf, _ in shards], form), results)
-        name = self.axes[depth]
-        size = self.layouts.sizes[name]
-        _load_decompositions()
-        level = _functorch._vmap_increment_nesting(size, "different")
+    def _known_exit(self, outputs: Any) -> _C.RegionExit | None:
+        """How the only result becomes a tensor, if its shards have a shape that is known."""
+        if not self._exits or not isinstance(outputs, Tensor):
+            return None
         try:
-            axis = ManualAxis(self.mesh, name, size, level)
-            inner = [
-                (_functorch._add_batch_dim(leaf, 0, level), axes[1:])
-                if axes[:1] == (name,)
-                else (leaf, axes)
-                for leaf, axes in shards
-            ]
-            regions.axes.append(axis)
-            try:
-                outputs = self._nest(depth + 1, inner, form, results)
-                return [self._leave(axis, t, i, results) for i, t in enumerate(outputs)]
-            finally:
-                regions.axes.pop()
-        finally:
-            _functorch._vmap_decrement_nesting()
+            return self._exits.get(outputs.shape)
+        except TypeError:  # sizes that are not known have no hash
+            return None
 
-    def _call(self, args: Any, results: _Results) -> list[Any]:
-        with self._inside:
-            try:
-                outputs = self.f(*args)
-            except Exception as error:
-                _explain(self.f, error)
-                raise
+    def _remember_result(self, shard: torch.Size, lanes: Tensor, results: _Results) -> None:
+        """Notes how the only result became a tensor."""
+        (spec,), (axes,) = results.specs, results.axes
+        named = [axis in axes for axis in self.axes]
+        form = self.layouts.form_out(spec, axes, lanes.shape)
+        if form is None or callable(self.out_specs):
+            return
+        _remembered(self._exits, shard, _C.RegionExit(form, shard, named, self._axis_sizes))
+
+    def _results(self, outputs: Any) -> tuple[list[Any], _Results]:
+        """The results of the function, and what is known about them."""
+        results = _Results()
         leaves: list[Any]
         leaves, results.form = [outputs], _ALONE
         if not isinstance(outputs, Tensor):
@@ -345,7 +365,7 @@ class Region:
                     f"but its spec in out_specs is {spec!r}"
                 )
             results.specs[i] = _for_all(spec, leaf)
-        return leaves
+        return leaves, results
 
     def _leave(self, axis: ManualAxis, t: Any, position: int, results: _Results) -> Any:
         """The result with the axis as its first dimension, if it varies or its spec names it."""
@@ -524,8 +544,6 @@ def _of_rank(spec: PartitionSpec, rank: int) -> PartitionSpec:
 
 # A tensor, and the axes that are its leading dimensions.
 _Shards = tuple[Any, tuple[str, ...]]
-# By argument, how it becomes lanes, and their axes.
-_Ways = tuple[list["_C.LaneForm"], list[tuple[str, ...]]]
 
 
 def _shapes(leaves: Sequence[Any]) -> tuple[torch.Size, ...] | None:

@@ -98,7 +98,7 @@ at::Tensor MatrixProduct(c10::DispatchKeySet keys, const at::Tensor& a, const at
                      a.scalar_type() == b.scalar_type() && a.dim() >= 2 && b.dim() >= 3 &&
                      b.numel() > 0 && a.size(-1) == b.size(-2);
   if (plain && a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0)) return at::bmm(a, b);
-  if (plain && in_region && a.dim() == 2 && b.dim() == 3) {
+  if (plain && !region_levels.empty() && a.dim() == 2 && b.dim() == 3) {
     return at::bmm(a.expand({b.size(0), a.size(0), a.size(1)}), b);
   }
   if (plain && a.dim() == 2 && a.numel() > 0 && a.requires_grad() && !a.is_complex() &&
