@@ -15,7 +15,6 @@ import functools
 import inspect
 import math
 import re
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ from torch.utils import _pytree as pytree
 from torch_spmd import _C, _arguments, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, is_spec, names_in, to_spec
-from torch_spmd.tensors import regions, sharding_of
+from torch_spmd.tensors import regions
 
 
 def shard_map(
@@ -194,7 +193,7 @@ class Region:
     def __post_init__(self) -> None:
         self.layouts = _layouts(self.mesh, self.axes)
         self._axis_sizes = [self.layouts.sizes[name] for name in self.axes]
-        self._inside = _Inside(self)
+        self._checked = list(self.axes) if self.check_vma else []
         # What is known to fit the specs: by the shapes of the arguments how they become shards, and
         # by the shape of the shards of the only result how it becomes a tensor. And the latest.
         self._entrances: dict[Any, _C.RegionEntrance] = {}
@@ -210,7 +209,7 @@ class Region:
                     f"{axis.name!r}; name other axes in axis_names"
                 )
         mesh_or_global("shard_map", self.mesh)
-        _load_decompositions()
+        _prepare()
         sizes: _Sizes = {}
         form: Any = _ARGUMENTS
         entered = self._enter_as_known(args)
@@ -232,12 +231,11 @@ class Region:
         ]
         whole: Tensor | None = None
         try:
-            with self._inside:
-                try:
-                    outputs = self.f(*_tree(inner, form))
-                except Exception as error:
-                    _explain(self.f, error)
-                    raise
+            try:
+                outputs = self.f(*_tree(inner, form))
+            except Exception as error:
+                _explain(self.f, error)
+                raise
             if self._exit is not None:
                 whole = self._exit.leave(outputs, level)
                 if whole is not None:
@@ -267,7 +265,7 @@ class Region:
 
     def _enter(self, shards: list[_Shards]) -> tuple[int, list[Any]]:
         """Enters the levels of the axes. Returns the first level, and what the function sees."""
-        level = _C.enter_levels(self._axis_sizes)
+        level = _C.enter_levels(self._axis_sizes, self._checked)
         levels = {name: level + i for i, name in enumerate(self.axes)}
         inner = []
         for leaf, axes in shards:
@@ -275,6 +273,7 @@ class Region:
                 leaf = _functorch._add_batch_dim(leaf, 0, levels[axis])
             inner.append(leaf)
         return level, inner
+
     @functools.cached_property
     def _by_position(self) -> Sequence[Any] | None:
         """The specs of the arguments; None if there is one for all of them."""
@@ -317,9 +316,13 @@ class Region:
         for t, spec in zip(leaves, specs):
             spec = _for_all(spec, t)
             way = self.layouts.way_in(spec, t.shape)
-            forms.append(self.layouts.lanes(spec, t.shape, way.shape, way.order))
+            form_in = self.layouts.form_in(spec, t.shape, way)
+            if form_in is None:
+                return
+            forms.append(form_in)
             axes.append([self.axes.index(axis) for axis in way.axes])
-        _remembered(self._entrances, shapes, _C.RegionEntrance(forms, axes, self._axis_sizes))
+        entrance = _C.RegionEntrance(forms, axes, self._axis_sizes, self._checked)
+        _remembered(self._entrances, shapes, entrance)
 
     def _known_exit(self, outputs: Any) -> _C.RegionExit | None:
         """How the only result becomes a tensor, if its shards have a shape that is known."""
@@ -404,8 +407,12 @@ class _Results:
 
 
 @functools.cache
-def _load_decompositions() -> None:
+def _prepare() -> None:
+    """What is needed before the first region."""
+    from torch_spmd import _functional_collectives  # which imports this module
+
     vmap.lazy_load_decompositions()  # type: ignore[attr-defined]
+    _functional_collectives.register()
 
 
 # --- specs ---
@@ -593,10 +600,12 @@ def _to_shards(
         for dim, entry in enumerate(spec):
             if axes := _axes_of(entry):
                 known.setdefault((axes, way.shard[dim]), set()).add(t.shape[dim])
-    t = region.layouts.reshard(t, spec)
     if way.missing is not None:  # zeros where the last shards end, for which nothing is sent
-        t = F.pad(t, [n for behind in reversed(way.missing) for n in (0, behind)])
         t = region.layouts.reshard(t, spec)
+        t = F.pad(t, [n for behind in reversed(way.missing) for n in (0, behind)])
+    if (form := region.layouts.form_in(spec, t.shape, way)) is not None:
+        return form.to_lanes(t), way.axes
+    t = region.layouts.reshard(t, spec)
     if way.shape is not None:
         t = t.view(way.shape)
     if way.order is not None:
@@ -735,6 +744,12 @@ class _Layouts:
         """What puts lanes in front of a tensor of sizes `whole`, and takes them back."""
         return _C.LaneForm(self.mesh_text, self.text(spec), whole, apart or (), order or ())
 
+    def form_in(self, spec: PartitionSpec, shape: Sequence[int], way: _WayIn) -> _C.LaneForm | None:
+        """The same for a tensor that the axes divide; None for sizes that are not known."""
+        if not all(isinstance(size, int) for size in shape):
+            return None
+        return self.lanes(spec, shape, way.shape, way.order)
+
     def form_out(
         self, spec: PartitionSpec, axes: tuple[str, ...], shape: Sequence[int]
     ) -> _C.LaneForm | None:
@@ -799,58 +814,6 @@ def _axes_of(entry: Any) -> tuple[str, ...]:
 # --- what a region refuses ---
 
 
-class _Inside(torch.overrides.TorchFunctionMode):
-    """What is different for ops inside of a region. PyTorch's functional collectives are those of
-    the region's axes, and ops on tensors from outside that are sharded over one are refused."""
-
-    def __init__(self, region: Region) -> None:
-        super().__init__()
-        self.f = region.f
-        self.axes = region.axes if region.check_vma else ()
-        # Results of ops that are views of what is sharded over a manual axis.
-        self.known: dict[int, Any] = {}
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if type(function) in _OPS:
-            from torch_spmd.collectives import of_torch  # which imports this module
-
-            function = of_torch(function)
-        return _C.call_in_region(self, self.axes, function, args, kwargs)
-
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Calls a function as one op of the region."""
-        return _C.call_in_region(self, self.axes, function, args, None)
-
-    def note(self, t: Tensor) -> None:
-        """Remembers a result that looks as if it came from outside."""
-        key, known = id(t), self.known
-        if key not in known:
-            known[key] = weakref.ref(t, lambda _: known.pop(key, None))
-
-    def check(self, t: Tensor) -> None:
-        """Refuses a tensor from outside."""
-        if id(t) not in self.known:
-            name = next(
-                n for n in names_in(sharding_of(t).spec) if n.partition(":")[0] in self.axes
-            )
-            raise ValueError(
-                f"shard_map: {_name(self.f)} uses a tensor of shape {tuple(t.shape)} from outside "
-                f"that is sharded over the manual axis {name!r}; pass it as an argument with a spec"
-            )
-
-
-_OPS = frozenset([torch._ops.OpOverload, torch._ops.OpOverloadPacket])
-
-
-def watcher(t: Tensor) -> _Inside | None:
-    """What the region does about ops, if there is nobody else who watches an op on the tensor."""
-    stack = torch._C._len_torch_function_stack()
-    top = torch._C._get_function_stack_at(stack - 1) if stack > 0 else None
-    return top if type(top) is _Inside and type(t) in (Tensor, torch.nn.Parameter) else None
-
-
 _READ = (
     "a shard's values cannot be read inside a manual region, since each device has its own; return "
     "the value, or use torch.where"
@@ -895,6 +858,9 @@ _EXPLAINED = {
     "group, and a manual region has axes; use spmd.psum and the like, or torch's functional "
     "collectives with the name of an axis as their group",
 }
+_FROM_OUTSIDE = (
+    "from outside that is sharded over the manual axis"  # as csrc/trace/recorder/region.cc
+)
 _NO_RULE = re.compile(r"Batching rule not implemented for (\S+?)[.;,]?\s")
 _VMAPS_WORDS = re.compile(r"vmap|functorch|BatchedTensor")
 
@@ -904,6 +870,11 @@ def _explain(f: Callable[..., Any], error: Exception) -> None:
     words = str(error)
     if words.startswith("shard_map:"):
         return
+    if isinstance(error, ValueError) and _FROM_OUTSIDE in words:
+        which = words.partition("\n")[0]
+        raise ValueError(
+            f"shard_map: {_name(f)} uses {which}; pass it as an argument with a spec"
+        ) from error
     explanation = next((e for phrase, e in _EXPLAINED.items() if phrase in words), None)
     if explanation is None and (found := _NO_RULE.search(words)) is not None:
         explanation = (

@@ -1,70 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What manual regions (torch_spmd/manual.py) do at their borders and for each op that is called
-// inside.
+// What manual regions (torch_spmd/manual.py) do at their borders.
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "csrc/python/init.h"
 #include "csrc/trace/api/lanes.h"
-#include "csrc/trace/pytorch/in_region.h"
-#include "csrc/trace/recorder/marks.h"
-#include "csrc/trace/recorder/tensor.h"
-#include "csrc/trace/session/session_lock.h"
-#include "csrc/trace/shape/no_torch_function.h"
-#include "csrc/trace/value/buffer.h"
-#include "csrc/trace/value/mark_notes.h"
+#include "csrc/trace/recorder/region.h"
 
 namespace spmd::python {
 namespace {
 
 namespace functorch = at::functorch;
-
-// Whether someone has sharded the tensor, or what it is a view of, over one of the axes. Shards are
-// under vmap, and what ops compute has no mark.
-bool IsShardedOver(const at::Tensor& t, const py::tuple& axes) {
-  constexpr c10::DispatchKeySet kWrappers{c10::DispatchKey::FuncTorchBatched,
-                                          c10::DispatchKey::FuncTorchGradWrapper};
-  if (t.key_set().has_any(kWrappers) || !trace::Buffer::IsOurs(t)) return false;
-  const trace::Buffer& buffer = *trace::BufferOf(t);
-  if (buffer.mark == nullptr && trace::NotesOf(buffer) == nullptr) return false;
-  const trace::SessionLock lock;
-  const trace::MarkPtr mark = trace::MarkOf(t);
-  if (mark == nullptr) return false;
-  for (const SpecEntry& entry : mark->spec) {
-    for (const SpecAxis& axis : entry.axes) {
-      const auto* const name = std::get_if<std::string>(&axis);
-      if (name == nullptr) continue;
-      for (const py::handle& manual : axes) {
-        const auto text = py::cast<std::string_view>(manual);
-        if (name->starts_with(text) &&
-            (name->size() == text.size() || (*name)[text.size()] == ':')) {
-          return true;
-        }
-      }
-    }
-  }
-  return false;
-}
-
-// Calls inside.<method>(t) for each tensor t of `value`, which may be a list of them, that is
-// sharded over one of the axes.
-void Tell(const char* method, PyObject* value, const py::handle& inside, const py::tuple& axes) {
-  if (THPVariable_Check(value)) {
-    if (IsShardedOver(THPVariable_Unpack(value), axes)) inside.attr(method)(py::handle(value));
-  } else if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
-      Tell(method, PySequence_Fast_GET_ITEM(value, i), inside, axes);
-    }
-  }
-}
 
 // How arguments of known sizes become the shards that a region sees: `tensors` become lanes, and
 // lane dimension i of tensor k is that of the region's axis axes[k][i], which has sizes[…] devices.
@@ -72,6 +24,7 @@ struct Entrance {
   std::vector<trace::LaneFormPtr> forms;
   std::vector<std::vector<int64_t>> axes;
   std::vector<int64_t> sizes;
+  std::vector<std::string> checked;  // the axes over which tensors from outside are refused
 };
 
 // PyTorch's functions for levels of vmap. Their C++ header needs one that PyTorch does not install.
@@ -88,20 +41,26 @@ const VmapLevels& Levels() {
   return *levels;
 }
 
+// The levels of the regions that a thread is in, the outermost first.
+thread_local std::vector<int64_t> levels_entered;
+
 // Enters a region: one level of vmap for each of its axes, which have that many devices. Returns the
 // first level; the others follow.
-int64_t EnterLevels(const std::vector<int64_t>& sizes) {
-  std::vector<int64_t>& levels = trace::region_levels;
+int64_t EnterLevels(const std::vector<int64_t>& sizes, const std::vector<std::string>& checked) {
   for (const int64_t size : sizes) {
-    levels.push_back(Levels().enter(size, Levels().different).cast<int64_t>());
+    levels_entered.push_back(Levels().enter(size, Levels().different).cast<int64_t>());
   }
-  return levels.back() - static_cast<int64_t>(sizes.size()) + 1;
+  const int64_t first = levels_entered.back() - static_cast<int64_t>(sizes.size()) + 1;
+  trace::EnterRegion(first, checked);
+  return first;
 }
 
 // Leaves the levels from `first` on, as far as the thread is in them.
 void LeaveLevels(int64_t first) {
-  std::vector<int64_t>& levels = trace::region_levels;
-  for (; !levels.empty() && levels.back() >= first; levels.pop_back()) Levels().leave();
+  trace::LeaveRegions(first);
+  for (; !levels_entered.empty() && levels_entered.back() >= first; levels_entered.pop_back()) {
+    Levels().leave();
+  }
 }
 
 // Enters a region with arguments. Returns the first level and the shards, or None, having done
@@ -123,7 +82,7 @@ py::object EnterWith(const Entrance& entrance, const py::tuple& args) {
     }
   }
   tensors = trace::ToLanes(tensors, entrance.forms);
-  const int64_t first = EnterLevels(entrance.sizes);
+  const int64_t first = EnterLevels(entrance.sizes, entrance.checked);
   absl::Cleanup leave = [first] { LeaveLevels(first); };
   py::tuple shards(n);
   for (size_t k = 0; k < n; ++k) {
@@ -199,10 +158,12 @@ py::object LeaveWith(const Exit& exit, const py::handle& result, int64_t first) 
 void init_region(py::module& m) {
   py::class_<Entrance>(m, "RegionEntrance")
       .def(py::init([](const std::vector<std::shared_ptr<trace::LaneForm>>& forms,
-                       std::vector<std::vector<int64_t>> axes, std::vector<int64_t> sizes) {
-             return Entrance{{forms.begin(), forms.end()}, std::move(axes), std::move(sizes)};
+                       std::vector<std::vector<int64_t>> axes, std::vector<int64_t> sizes,
+                       std::vector<std::string> checked) {
+             return Entrance{
+                 {forms.begin(), forms.end()}, std::move(axes), std::move(sizes), std::move(checked)};
            }),
-           py::arg("forms"), py::arg("axes"), py::arg("sizes"))
+           py::arg("forms"), py::arg("axes"), py::arg("sizes"), py::arg("checked"))
       .def("enter", &EnterWith, py::arg("args"));
   py::class_<Exit>(m, "RegionExit")
       .def(py::init([](const std::shared_ptr<trace::LaneForm>& form, std::vector<int64_t> shard,
@@ -211,30 +172,8 @@ void init_region(py::module& m) {
            }),
            py::arg("form"), py::arg("shard"), py::arg("named"), py::arg("sizes"))
       .def("leave", &LeaveWith, py::arg("result"), py::arg("level"));
-  m.def("enter_levels", &EnterLevels, py::arg("sizes"));
+  m.def("enter_levels", &EnterLevels, py::arg("sizes"), py::arg("checked"));
   m.def("leave_levels", &LeaveLevels, py::arg("first"));
-  // function(*args, **kwargs) as one op. Before, inside.check(t) is called for each tensor that is
-  // sharded over one of the axes, and afterwards inside.note(t).
-  m.def(
-      "call_in_region",
-      [](const py::handle& inside, const py::tuple& axes, const py::handle& function,
-         const py::tuple& args, const py::handle& kwargs) {
-        const trace::NoTorchFunction no_torch_function;
-        const bool named = !kwargs.is_none() && PyDict_GET_SIZE(kwargs.ptr()) > 0;
-        if (!axes.empty()) {
-          Tell("check", args.ptr(), inside, axes);
-          if (named) {
-            const auto values = py::reinterpret_steal<py::list>(PyDict_Values(kwargs.ptr()));
-            Tell("check", values.ptr(), inside, axes);
-          }
-        }
-        const auto result = py::reinterpret_steal<py::object>(
-            PyObject_Call(function.ptr(), args.ptr(), named ? kwargs.ptr() : nullptr));
-        if (!result) throw py::error_already_set();
-        if (!axes.empty()) Tell("note", result.ptr(), inside, axes);
-        return result;
-      },
-      py::arg("inside"), py::arg("axes"), py::arg("function"), py::arg("args"), py::arg("kwargs"));
 }
 
 }  // namespace spmd::python

@@ -25,6 +25,7 @@
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/pytorch/make_node.h"
+#include "csrc/trace/recorder/region.h"
 
 namespace spmd::trace {
 
@@ -75,7 +76,10 @@ KnownMarks* known_marks = nullptr;  // set once, before the first call
 at::Tensor ReshardOnDevice(const at::Tensor& x, std::string_view mesh, std::string_view spec) {
   const std::shared_ptr<KnownMark> known =
       known_marks->Find({mesh.data(), mesh.size()}, {spec.data(), spec.size()});
-  at::Tensor result = ValueOrThrow(Session::Get().Reshard(x, known->mark, known->fits));
+  Session& session = Session::Get();
+  at::Tensor result =
+      ValueOrThrow(MakingShards::Now() ? session.ReshardApart(x, known->mark, known->fits, {}, {})
+                                       : session.Reshard(x, known->mark, known->fits));
   known->fits = true;
   return result;
 }
@@ -160,6 +164,7 @@ struct LanesBackward final : autograd::Node {
 at::Tensor InThreeOps(const at::Tensor& x, const LaneForm& form, bool to) {
   at::Tensor t = x;
   if (to) {
+    const MakingShards making;
     t = Reshard().call(t, form.mesh, form.spec);
     if (!form.apart.empty()) t = t.reshape({form.apart.data(), form.apart.size()});
     return form.order.empty() ? t : t.permute(form.order);
