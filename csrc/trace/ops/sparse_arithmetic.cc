@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums, products and reordering of sparse tensors, in ops on their indices and values.
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
+#include <ATen/ops/_unique.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/index.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "csrc/trace/device/device_type.h"
+#include "csrc/trace/ops/sparse.h"
+
+namespace spmd::trace {
+
+namespace {
+
+void CheckHere(const char* op, std::initializer_list<const at::Tensor*> tensors) {
+  for (const at::Tensor* const t : tensors) {
+    TORCH_CHECK(t->device().type() == kDeviceType || (t->dim() == 0 && t->is_cpu()),
+                "torch_spmd: ", op, ": a tensor of shape ", t->sizes(), " is on '", t->device(),
+                "', another on '", TheDevice(), "'; move it first: t = t.to('spmd')");
+  }
+}
+
+// A sparse tensor as `like`, with other indices and values.
+at::Tensor Coo(const at::Tensor& like, at::IntArrayRef sizes, const at::Tensor& indices,
+               const at::Tensor& values, bool coalesced) {
+  return at::_sparse_coo_tensor_with_dims_and_tensors(
+      indices.size(0), values.dim() - 1, sizes, indices, values,
+      like.options().layout(at::kSparse).dtype(values.scalar_type()),
+      coalesced || indices.size(1) < 2);
+}
+
+at::ScalarType SumType(at::ScalarType type) {
+  return at::isReducedFloatingType(type) ? at::kFloat : type;
+}
+
+// The indices as a dense tensor takes them: [nnz] along each sparse dimension.
+c10::List<std::optional<at::Tensor>> AlongEachDim(const at::Tensor& indices) {
+  c10::List<std::optional<at::Tensor>> along;
+  for (const at::Tensor& dim : indices.unbind(0)) along.push_back(dim);
+  return along;
+}
+
+// The place of each index in the order of coalesced tensors: [nnz]. The index (i, j, k) of sizes
+// (a, b, c) is (i · b + j) · c + k.
+at::Tensor PlacesOf(const at::Tensor& indices, at::IntArrayRef sizes) {
+  at::Tensor places = at::zeros({indices.size(1)}, indices.options());
+  for (int64_t d = 0; d < indices.size(0); ++d) {
+    const at::Tensor along = indices.select(0, d);
+    places = d == 0 ? along : places.mul(sizes[d]).add(along);
+  }
+  return places;
+}
+at::Tensor PlacesOf(const at::Tensor& sparse) {
+  return PlacesOf(sparse._indices(), sparse.sizes());
+}
+
+// Waits for the number of different indices. Values of equal ones are added in their order.
+at::Tensor Coalesced(const at::Tensor& self) {
+  const at::Tensor indices = self._indices(), values = self._values();
+  if (indices.size(1) < 2) return Coo(self, self.sizes(), indices.clone(), values.clone(), true);
+  auto [places, group] = at::_unique(PlacesOf(self), /*sorted=*/true, /*return_inverse=*/true);
+  std::vector<at::Tensor> along(indices.size(0));
+  for (int64_t d = indices.size(0) - 1; d >= 0; --d) {
+    along[d] = d == 0 ? places : places.remainder(self.size(d));
+    places = places.div(self.size(d), "floor");
+  }
+  const int64_t n = places.size(0);
+  std::vector<int64_t> sizes = values.sizes().vec();
+  sizes[0] = n;
+  const at::ScalarType type = SumType(values.scalar_type());
+  const at::Tensor sums =
+      at::zeros(sizes, values.options().dtype(type)).index_add(0, group, values.to(type));
+  return Coo(self, self.sizes(),
+             along.empty() ? at::zeros({0, n}, indices.options()) : at::stack(along),
+             sums.to(values.scalar_type()), true);
+}
+
+// Where among the indices of a sparse tensor each wanted place is, and whether it is there.
+struct Found {
+  at::Tensor where, is_there;
+};
+// Requires: `sparse` is coalesced and has a value or more.
+Found Find(const at::Tensor& wanted, const at::Tensor& sparse) {
+  const at::Tensor places = PlacesOf(sparse);
+  const at::Tensor where = at::searchsorted(places, wanted).clamp_max(places.size(0) - 1);
+  return {where, places.index_select(0, where).eq(wanted)};
+}
+
+// A number for each value [nnz, …], as it broadcasts.
+at::Tensor EachOf(const at::Tensor& numbers, const at::Tensor& values) {
+  std::vector<int64_t> sizes(values.dim(), 1);
+  sizes[0] = values.size(0);
+  return numbers.view(sizes);
+}
+
+// The values of a coalesced tensor at these places: zeros where it has none.
+at::Tensor ValuesAt(const at::Tensor& wanted, const at::Tensor& sparse) {
+  std::vector<int64_t> sizes = sparse._values().sizes().vec();
+  sizes[0] = wanted.size(0);
+  if (sparse._nnz() == 0) return at::zeros(sizes, sparse._values().options());
+  const Found found = Find(wanted, sparse);
+  const at::Tensor values = sparse._values().index_select(0, found.where);
+  return values.masked_fill(EachOf(found.is_there, values).logical_not(), 0);
+}
+
+at::Tensor SparseMask(const at::Tensor& self, const at::Tensor& mask) {
+  CheckHere("sparse_mask", {&self, &mask});
+  TORCH_CHECK(self.sizes() == mask.sizes(),
+              "sparse_mask(): operands have incompatible sizes; self has size ", self.sizes(),
+              " but mask has size ", mask.sizes());
+  const at::Tensor indices = mask._indices();
+  at::Tensor values;
+  if (self.is_sparse()) {
+    TORCH_CHECK(self.sparse_dim() == mask.sparse_dim(), "sparse_mask: the operands have ",
+                self.sparse_dim(), " and ", mask.sparse_dim(), " sparse dimensions");
+    values = ValuesAt(PlacesOf(mask), self.coalesce());
+  } else if (indices.size(0) == 0) {
+    values = self.unsqueeze(0).expand(mask._values().sizes()).clone();
+  } else {
+    values = at::index(self, AlongEachDim(indices));
+  }
+  return Coo(mask, mask.sizes(), indices.clone(), values, mask.is_coalesced());
+}
+
+// The values of `self` at indices that `mask` has, times how often it has them if `accumulate`;
+// zeros in the place of the others.
+at::Tensor MaskProjection(const at::Tensor& self, const at::Tensor& mask, bool accumulate) {
+  CheckHere("_sparse_mask_projection", {&self, &mask});
+  TORCH_CHECK(self.sizes() == mask.sizes() && self.sparse_dim() == mask.sparse_dim(),
+              "_sparse_mask_projection(): operands have incompatible sizes; self has size ",
+              self.sizes(), " but mask has size ", mask.sizes());
+  const at::Tensor values = self._values();
+  const at::Tensor one_each = at::ones({mask._nnz()}, values.options());
+  const at::Tensor counts = Coo(mask, mask.sizes().slice(0, mask.sparse_dim()), mask._indices(),
+                                one_each, mask.is_coalesced());
+  at::Tensor factors = ValuesAt(PlacesOf(self), counts.coalesce());
+  if (!accumulate) factors = factors.clamp_max(1);
+  return Coo(self, self.sizes(), self._indices().clone(), values.mul(EachOf(factors, values)),
+             self.is_coalesced());
+}
+
+// --- sums ---
+
+at::Tensor Times(const at::Tensor& x, const at::Scalar& alpha) {
+  return alpha.equal(1) ? x : x.mul(alpha);
+}
+
+at::Tensor AddedTo(const at::Tensor& dense, const at::Tensor& sparse, const at::Scalar& alpha) {
+  TORCH_CHECK(dense.sizes() == sparse.sizes(),
+              "add: expected 'self' and 'other' to have the same size, but self has size ",
+              dense.sizes(), " while other has size ", sparse.sizes());
+  const at::ScalarType type = at::result_type(dense, sparse);
+  const at::Tensor start = dense.to(type);
+  const at::Tensor values = Times(sparse._values().to(type), alpha);
+  const at::Tensor indices = sparse._indices();
+  if (indices.size(1) == 0) return start.clone();
+  if (indices.size(0) == 0) return start.add(values.sum(0));
+  return start.index_put(AlongEachDim(indices), values, /*accumulate=*/true);
+}
+
+// The indices and values of both, one after the other.
+at::Tensor Joined(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
+  TORCH_CHECK(self.sizes() == other.sizes(), "add: expected sizes of 'self' and 'other' to match, ",
+              "but ", self.sizes(), " != ", other.sizes());
+  TORCH_CHECK(self.sparse_dim() == other.sparse_dim(),
+              "add: expected 'self' and 'other' to have same density, but 'self' has ",
+              self.sparse_dim(), " sparse dimensions while 'other' has ", other.sparse_dim());
+  const at::ScalarType type = at::result_type(self, other);
+  const at::Tensor values = Times(other._values().to(type), alpha);
+  const bool coalesced =
+      self._nnz() == 0 ? other.is_coalesced() : other._nnz() == 0 && self.is_coalesced();
+  return Coo(self, self.sizes(), at::cat({self._indices(), other._indices()}, 1),
+             at::cat({self._values().to(type), values}), coalesced);
+}
+
+at::Tensor Sum(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
+  CheckHere("add", {&self, &other});
+  if (!self.is_sparse()) return AddedTo(self, other, alpha);
+  TORCH_CHECK(other.is_sparse(),
+              "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
+  return Joined(self, other, alpha);
+}
+
+// Each value gets the gradient of the sum that it is a term of.
+at::Tensor SumBackward(const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef dims) {
+  const at::Tensor from = input.coalesce();
+  const int64_t sparse_dims = from.sparse_dim();
+  at::Tensor values = grad.unsqueeze(0);
+  if (grad.is_sparse()) {
+    std::vector<at::Tensor> kept;
+    for (int64_t d = 0; d < sparse_dims; ++d) {
+      if (std::find(dims.begin(), dims.end(), d) == dims.end()) {
+        kept.push_back(from._indices().select(0, d));
+      }
+    }
+    values = ValuesAt(PlacesOf(at::stack(kept), grad.sizes()), grad.coalesce());
+  }
+  for (const int64_t d : dims) {
+    if (d >= sparse_dims) values = values.unsqueeze(d - sparse_dims + 1);
+  }
+  return Coo(from, from.sizes(), from._indices().clone(),
+             values.expand(from._values().sizes()).clone(), true);
+}
+
+// --- element-wise products ---
+
+at::Tensor OfCommon(const at::Tensor& self, const at::Tensor& other) {
+  TORCH_CHECK(self.sizes() == other.sizes() && self.sparse_dim() == other.sparse_dim(),
+              "mul: two sparse tensors must have the same size and the same sparse dimensions; "
+              "their sizes are ",
+              self.sizes(), " and ", other.sizes());
+  const at::Tensor a = self.coalesce(), b = other.coalesce();
+  if (a._nnz() == 0 || b._nnz() == 0) {
+    const at::Tensor none = a._values().narrow(0, 0, 0);
+    return Coo(self, self.sizes(), a._indices().narrow(1, 0, 0).clone(),
+               none.to(at::result_type(self, other)), true);
+  }
+  const Found found = Find(PlacesOf(a), b);
+  const at::Tensor chosen = found.is_there.nonzero().squeeze(1);  // waits for their number
+  return Coo(self, self.sizes(), a._indices().index_select(1, chosen),
+             a._values().index_select(0, chosen).mul(
+                 b._values().index_select(0, found.where.index_select(0, chosen))),
+             true);
+}
+
+at::Tensor Product(const at::Tensor& self, const at::Tensor& other) {
+  CheckHere("mul", {&self, &other});
+  if (self.is_sparse() && other.is_sparse()) return OfCommon(self, other);
+  const at::Tensor &sparse = self.is_sparse() ? self : other,
+                   &dense = self.is_sparse() ? other : self;
+  const at::Tensor indices = sparse._indices();
+  at::Tensor factors = dense;
+  if (dense.dim() > 0) {
+    TORCH_CHECK(at::is_expandable_to(dense.sizes(), sparse.sizes()),
+                "mul: a dense tensor of shape ", dense.sizes(),
+                " does not broadcast to a sparse tensor of shape ", sparse.sizes());
+    factors = dense.expand(sparse.sizes());
+    if (indices.size(0) > 0) factors = at::index(factors, AlongEachDim(indices));
+  }
+  const at::Tensor values =
+      self.is_sparse() ? sparse._values().mul(factors) : factors.mul(sparse._values());
+  return Coo(sparse, sparse.sizes(), indices.clone(), values.to(at::result_type(self, other)),
+             sparse.is_coalesced());
+}
+
+// --- the forms of an op: x = f(…), self.f_(…), f(…, out=…) ---
+
+at::Tensor& Into(at::Tensor& out, const at::Tensor& result) {
+  TORCH_CHECK(at::canCast(result.scalar_type(), out.scalar_type()), "result type ",
+              result.scalar_type(), " can't be cast to the desired output type ",
+              out.scalar_type());
+  if (!out.is_sparse() && out.sizes() != result.sizes()) out.resize_(result.sizes());
+  out.copy_(result);
+  return out;
+}
+
+at::Tensor& SumInPlace(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
+  return Into(self, Sum(self, other, alpha));
+}
+at::Tensor& SumInto(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha,
+                    at::Tensor& out) {
+  return Into(out, Sum(self, other, alpha));
+}
+at::Tensor& ProductInPlace(at::Tensor& self, const at::Tensor& other) {
+  return Into(self, Product(self, other));
+}
+at::Tensor& ProductInto(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  return Into(out, Product(self, other));
+}
+
+// --- products with dense matrices ---
+
+// start + alpha · A @ dense, where A has `values` at (rows, columns). Sums of half types are
+// rounded once.
+at::Tensor PlusRows(const at::Tensor& start, const at::Tensor& rows, const at::Tensor& columns,
+                    const at::Tensor& values, const at::Tensor& dense, const at::Scalar& alpha) {
+  const at::ScalarType type = SumType(dense.scalar_type());
+  const at::Tensor terms =
+      dense.index_select(0, columns).to(type).mul(values.to(type).unsqueeze(1));
+  return start.to(type).index_add(0, rows, Times(terms, alpha)).to(dense.scalar_type());
+}
+
+void CheckMatrices(const char* op, int64_t rank, const at::Tensor& sparse,
+                   const at::Tensor& dense) {
+  CheckHere(op, {&sparse, &dense});
+  TORCH_CHECK(sparse.is_sparse() && !dense.is_sparse(), "torch_spmd: ", op,
+              " takes a sparse and a dense matrix, in this order; got ",
+              sparse.is_sparse() ? "two sparse ones" : "a dense one first",
+              "; call .to_dense() on the other one, or transpose the product");
+  TORCH_CHECK(sparse.dense_dim() == 0 && sparse.dim() == rank && dense.dim() == rank, op,
+              ": expected matrices without dense dimensions; got shapes ", sparse.sizes(), " and ",
+              dense.sizes(), ", and ", sparse.dense_dim(), " dense dimensions");
+  TORCH_CHECK(sparse.size(-1) == dense.size(-2) && (rank == 2 || sparse.size(0) == dense.size(0)),
+              op, ": shapes ", sparse.sizes(), " and ", dense.sizes(), " cannot be multiplied");
+  TORCH_CHECK(sparse.scalar_type() == dense.scalar_type(), op,
+              ": expected matrices of one dtype; got ", sparse.scalar_type(), " and ",
+              dense.scalar_type());
+}
+
+at::Tensor AddMatrixProduct(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
+                            const at::Scalar& beta, const at::Scalar& alpha) {
+  CheckMatrices("addmm", 2, mat1, mat2);
+  CheckHere("addmm", {&mat1, &self});
+  const std::vector<int64_t> sizes = {mat1.size(0), mat2.size(1)};
+  const at::Tensor start =
+      beta.equal(0) ? at::zeros(sizes, mat2.options()) : Times(self.expand(sizes), beta);
+  const at::Tensor indices = mat1._indices();
+  return PlusRows(start, indices.select(0, 0), indices.select(0, 1), mat1._values(), mat2, alpha);
+}
+at::Tensor& AddMatrixProductInPlace(at::Tensor& self, const at::Tensor& mat1,
+                                    const at::Tensor& mat2, const at::Scalar& beta,
+                                    const at::Scalar& alpha) {
+  return Into(self, AddMatrixProduct(self, mat1, mat2, beta, alpha));
+}
+at::Tensor& AddMatrixProductInto(const at::Tensor& self, const at::Tensor& mat1,
+                                 const at::Tensor& mat2, const at::Scalar& beta,
+                                 const at::Scalar& alpha, at::Tensor& out) {
+  return Into(out, AddMatrixProduct(self, mat1, mat2, beta, alpha));
+}
+
+// A batch is one product of matrices whose rows are numbered on: row i of matrix b of n rows is
+// row b · n + i.
+at::Tensor BatchedProduct(const at::Tensor& self, const at::Tensor& mat2) {
+  CheckMatrices("bmm", 3, self, mat2);
+  const at::Tensor indices = self._indices(), batch = indices.select(0, 0);
+  const int64_t rows = self.size(1), columns = self.size(2);
+  const at::Tensor start = at::zeros({self.size(0) * rows, mat2.size(2)}, mat2.options());
+  return PlusRows(start, batch.mul(rows).add(indices.select(0, 1)),
+                  batch.mul(columns).add(indices.select(0, 2)), self._values(),
+                  mat2.reshape({-1, mat2.size(2)}), 1)
+      .view({self.size(0), rows, mat2.size(2)});
+}
+at::Tensor& BatchedProductInto(const at::Tensor& self, const at::Tensor& mat2, at::Tensor& out) {
+  return Into(out, BatchedProduct(self, mat2));
+}
+
+// --- views ---
+
+// A copy, as PyTorch's is: of the values, and of the rows of indices in the other order.
+at::Tensor Transposed(const at::Tensor& self, int64_t dim0, int64_t dim1) {
+  dim0 = c10::maybe_wrap_dim(dim0, self.dim());
+  dim1 = c10::maybe_wrap_dim(dim1, self.dim());
+  const int64_t sparse_dims = self.sparse_dim();
+  if (dim0 == dim1) return self.clone();
+  const bool of_values = dim0 >= sparse_dims && dim1 >= sparse_dims;
+  TORCH_CHECK(of_values || (dim0 < sparse_dims && dim1 < sparse_dims),
+              "sparse transpose: transposed dimensions must be sparse; ", "got ", sparse_dims,
+              " sparse dimensions, and ", dim0, " and ", dim1);
+  std::vector<int64_t> sizes = self.sizes().vec();
+  std::swap(sizes[dim0], sizes[dim1]);
+  at::Tensor indices = self._indices(), values = self._values().clone();
+  if (of_values) {
+    return Coo(self, sizes, indices.clone(),
+               values.transpose(dim0 - sparse_dims + 1, dim1 - sparse_dims + 1),
+               self.is_coalesced());
+  }
+  std::vector<at::Tensor> along = indices.unbind(0);
+  std::swap(along[dim0], along[dim1]);
+  return Coo(self, sizes, at::stack(along), values, /*coalesced=*/false);
+}
+
+}  // namespace
+
+void AddSparseArithmetic(torch::Library& library) {
+  library.impl("_coalesce", TORCH_FN(Coalesced));
+  library.impl("_sparse_mask_projection", TORCH_FN(MaskProjection));
+  library.impl("_sparse_sum_backward", TORCH_FN(SumBackward));
+  library.impl("add.Tensor", TORCH_FN(Sum));
+  library.impl("add.out", TORCH_FN(SumInto));
+  library.impl("add_.Tensor", TORCH_FN(SumInPlace));
+  library.impl("addmm", TORCH_FN(AddMatrixProduct));
+  library.impl("addmm.out", TORCH_FN(AddMatrixProductInto));
+  library.impl("addmm_", TORCH_FN(AddMatrixProductInPlace));
+  library.impl("bmm", TORCH_FN(BatchedProduct));
+  library.impl("bmm.out", TORCH_FN(BatchedProductInto));
+  library.impl("mul.Tensor", TORCH_FN(Product));
+  library.impl("mul.out", TORCH_FN(ProductInto));
+  library.impl("mul_.Tensor", TORCH_FN(ProductInPlace));
+  library.impl("sparse_mask", TORCH_FN(SparseMask));
+  library.impl("transpose.int", TORCH_FN(Transposed));
+}
+
+}  // namespace spmd::trace
