@@ -458,6 +458,15 @@ def test_cut_values_make_partial_sums(mesh, nnz):
         assert sum(size for _, size in collectives) == 2 * 64 * 16 * 4
 
 
+def test_a_dense_operand_cut_by_rows_is_not_sent(mesh):
+    matrix_bytes = 64 * 16 * 4
+    # The product; of the gradient, each device gets its rows.
+    assert marked_product(mesh, dense=("x", None)) == (
+        [("all_reduce", matrix_bytes), ("reduce_scatter", matrix_bytes // 4)],
+        spmd.P(None, None),
+    )
+
+
 def test_steps_take_the_same_program():
     s = matrix().coalesce().to("spmd")
     layer = nn.Linear(5, 5, device="spmd")
