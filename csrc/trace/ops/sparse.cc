@@ -13,8 +13,9 @@ namespace spmd::trace {
 
 namespace {
 
-// Ops that PyTorch composes of ops on indices and values, by one function for all devices. It is
-// registered for each device by name, so that of the CPU is called.
+// Ops that PyTorch composes of ops on indices and values, by one function for the CPU and for CUDA,
+// which is registered under both keys. The CPU's is called. (test_sparse.py compares with PyTorch's
+// list.)
 constexpr std::string_view kComposedForCoo[] = {
     "aten::_coalesced_",
     "aten::_dimI",
@@ -84,7 +85,6 @@ constexpr std::string_view kComposedForCoo[] = {
     "aten::frac_",
     "aten::indices",
     "aten::is_coalesced",
-    "aten::is_pinned",
     "aten::isinf",
     "aten::isnan",
     "aten::isneginf",
@@ -175,6 +175,8 @@ void RefuseCoo(const c10::OperatorHandle& op, torch::jit::Stack*) {
                               "'; call .to_dense() or .cpu() first");
 }
 
+bool IsPinnedCoo(const at::Tensor&, std::optional<at::Device>) { return false; }
+
 // Sparse tensors of dense ones: PyTorch composes them of nonzero and index.
 void ToSparse(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -196,6 +198,7 @@ std::vector<c10::RegistrationHandleRAII> RegisterSparseKernels() {
   constexpr auto kKey = c10::DispatchKey::SparsePrivateUse1;
   std::vector<c10::RegistrationHandleRAII> handles;
   for (const std::string_view name : kComposedForCoo) {
+    // Another version of PyTorch may lack some.
     const OpInfo* const op = FindOp(std::string(name));
     if (op == nullptr || !op->handle.hasKernelForDispatchKey(c10::DispatchKey::SparseCPU)) continue;
     handles.push_back(
@@ -208,6 +211,8 @@ std::vector<c10::RegistrationHandleRAII> RegisterSparseKernels() {
   // Never destroyed: the dispatcher may outlive static objects of this library.
   auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
   AddSparseArithmetic(*library);
+  AddSparseProducts(*library);
+  library->impl("is_pinned", TORCH_FN(IsPinnedCoo));
   return handles;
 }
 

@@ -9,7 +9,7 @@
 // on the two, which are recorded, planned and sharded as all others are, so a mark on the values or
 // on a dense operand counts. Most are PyTorch's own compositions, the same for every device; the
 // table in sparse.cc lists them. Those for which PyTorch has one kernel for each device are in
-// sparse_arithmetic.cc.
+// sparse_arithmetic.cc and sparse_products.cc.
 //
 // Only what needs the number of indices waits for a program: to_sparse, and coalesce of what is not
 // known to be coalesced.
@@ -26,7 +26,8 @@ namespace spmd::trace {
 // Registers kernels for the key SparsePrivateUse1. Every other op raises NotImplementedError.
 std::vector<c10::RegistrationHandleRAII> RegisterSparseKernels();
 
-// Adds the kernels of sparse_arithmetic.cc to a library for that key.
+// Add the kernels of sparse_arithmetic.cc and sparse_products.cc to a library for that key.
 void AddSparseArithmetic(torch::Library& library);
+void AddSparseProducts(torch::Library& library);
 
 }  // namespace spmd::trace

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums, products and reordering of sparse tensors, in ops on their indices and values.
+// Sums, element-wise products, masks and transposes of sparse tensors, in ops on their indices and
+// values.
 #include <ATen/ExpandUtils.h>
-#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/_unique.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/result_type.h>
-#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
@@ -16,54 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/trace/device/device_type.h"
 #include "csrc/trace/ops/sparse.h"
+#include "csrc/trace/ops/sparse_parts.h"
 
 namespace spmd::trace {
 
 namespace {
-
-void CheckHere(const char* op, std::initializer_list<const at::Tensor*> tensors) {
-  for (const at::Tensor* const t : tensors) {
-    TORCH_CHECK(t->device().type() == kDeviceType || (t->dim() == 0 && t->is_cpu()),
-                "torch_spmd: ", op, ": a tensor of shape ", t->sizes(), " is on '", t->device(),
-                "', another on '", TheDevice(), "'; move it first: t = t.to('spmd')");
-  }
-}
-
-// A sparse tensor as `like`, with other indices and values.
-at::Tensor Coo(const at::Tensor& like, at::IntArrayRef sizes, const at::Tensor& indices,
-               const at::Tensor& values, bool coalesced) {
-  return at::_sparse_coo_tensor_with_dims_and_tensors(
-      indices.size(0), values.dim() - 1, sizes, indices, values,
-      like.options().layout(at::kSparse).dtype(values.scalar_type()),
-      coalesced || indices.size(1) < 2);
-}
-
-at::ScalarType SumType(at::ScalarType type) {
-  return at::isReducedFloatingType(type) ? at::kFloat : type;
-}
-
-// The indices as a dense tensor takes them: [nnz] along each sparse dimension.
-c10::List<std::optional<at::Tensor>> AlongEachDim(const at::Tensor& indices) {
-  c10::List<std::optional<at::Tensor>> along;
-  for (const at::Tensor& dim : indices.unbind(0)) along.push_back(dim);
-  return along;
-}
-
-// The place of each index in the order of coalesced tensors: [nnz]. The index (i, j, k) of sizes
-// (a, b, c) is (i · b + j) · c + k.
-at::Tensor PlacesOf(const at::Tensor& indices, at::IntArrayRef sizes) {
-  at::Tensor places = at::zeros({indices.size(1)}, indices.options());
-  for (int64_t d = 0; d < indices.size(0); ++d) {
-    const at::Tensor along = indices.select(0, d);
-    places = d == 0 ? along : places.mul(sizes[d]).add(along);
-  }
-  return places;
-}
-at::Tensor PlacesOf(const at::Tensor& sparse) {
-  return PlacesOf(sparse._indices(), sparse.sizes());
-}
 
 // Waits for the number of different indices. Values of equal ones are added in their order.
 at::Tensor Coalesced(const at::Tensor& self) {
@@ -84,34 +40,6 @@ at::Tensor Coalesced(const at::Tensor& self) {
   return Coo(self, self.sizes(),
              along.empty() ? at::zeros({0, n}, indices.options()) : at::stack(along),
              sums.to(values.scalar_type()), true);
-}
-
-// Where among the indices of a sparse tensor each wanted place is, and whether it is there.
-struct Found {
-  at::Tensor where, is_there;
-};
-// Requires: `sparse` is coalesced and has a value or more.
-Found Find(const at::Tensor& wanted, const at::Tensor& sparse) {
-  const at::Tensor places = PlacesOf(sparse);
-  const at::Tensor where = at::searchsorted(places, wanted).clamp_max(places.size(0) - 1);
-  return {where, places.index_select(0, where).eq(wanted)};
-}
-
-// A number for each value [nnz, …], as it broadcasts.
-at::Tensor EachOf(const at::Tensor& numbers, const at::Tensor& values) {
-  std::vector<int64_t> sizes(values.dim(), 1);
-  sizes[0] = values.size(0);
-  return numbers.view(sizes);
-}
-
-// The values of a coalesced tensor at these places: zeros where it has none.
-at::Tensor ValuesAt(const at::Tensor& wanted, const at::Tensor& sparse) {
-  std::vector<int64_t> sizes = sparse._values().sizes().vec();
-  sizes[0] = wanted.size(0);
-  if (sparse._nnz() == 0) return at::zeros(sizes, sparse._values().options());
-  const Found found = Find(wanted, sparse);
-  const at::Tensor values = sparse._values().index_select(0, found.where);
-  return values.masked_fill(EachOf(found.is_there, values).logical_not(), 0);
 }
 
 at::Tensor SparseMask(const at::Tensor& self, const at::Tensor& mask) {
@@ -151,10 +79,6 @@ at::Tensor MaskProjection(const at::Tensor& self, const at::Tensor& mask, bool a
 }
 
 // --- sums ---
-
-at::Tensor Times(const at::Tensor& x, const at::Scalar& alpha) {
-  return alpha.equal(1) ? x : x.mul(alpha);
-}
 
 at::Tensor AddedTo(const at::Tensor& dense, const at::Tensor& sparse, const at::Scalar& alpha) {
   TORCH_CHECK(dense.sizes() == sparse.sizes(),
@@ -226,7 +150,7 @@ at::Tensor OfCommon(const at::Tensor& self, const at::Tensor& other) {
     return Coo(self, self.sizes(), a._indices().narrow(1, 0, 0).clone(),
                none.to(at::result_type(self, other)), true);
   }
-  const Found found = Find(PlacesOf(a), b);
+  const FoundPlaces found = Find(PlacesOf(a), b);
   const at::Tensor chosen = found.is_there.nonzero().squeeze(1);  // waits for their number
   return Coo(self, self.sizes(), a._indices().index_select(1, chosen),
              a._values().index_select(0, chosen).mul(
@@ -256,15 +180,6 @@ at::Tensor Product(const at::Tensor& self, const at::Tensor& other) {
 
 // --- the forms of an op: x = f(…), self.f_(…), f(…, out=…) ---
 
-at::Tensor& Into(at::Tensor& out, const at::Tensor& result) {
-  TORCH_CHECK(at::canCast(result.scalar_type(), out.scalar_type()), "result type ",
-              result.scalar_type(), " can't be cast to the desired output type ",
-              out.scalar_type());
-  if (!out.is_sparse() && out.sizes() != result.sizes()) out.resize_(result.sizes());
-  out.copy_(result);
-  return out;
-}
-
 at::Tensor& SumInPlace(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   return Into(self, Sum(self, other, alpha));
 }
@@ -277,72 +192,6 @@ at::Tensor& ProductInPlace(at::Tensor& self, const at::Tensor& other) {
 }
 at::Tensor& ProductInto(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
   return Into(out, Product(self, other));
-}
-
-// --- products with dense matrices ---
-
-// start + alpha · A @ dense, where A has `values` at (rows, columns). Sums of half types are
-// rounded once.
-at::Tensor PlusRows(const at::Tensor& start, const at::Tensor& rows, const at::Tensor& columns,
-                    const at::Tensor& values, const at::Tensor& dense, const at::Scalar& alpha) {
-  const at::ScalarType type = SumType(dense.scalar_type());
-  const at::Tensor terms =
-      dense.index_select(0, columns).to(type).mul(values.to(type).unsqueeze(1));
-  return start.to(type).index_add(0, rows, Times(terms, alpha)).to(dense.scalar_type());
-}
-
-void CheckMatrices(const char* op, int64_t rank, const at::Tensor& sparse,
-                   const at::Tensor& dense) {
-  CheckHere(op, {&sparse, &dense});
-  TORCH_CHECK(sparse.is_sparse() && !dense.is_sparse(), "torch_spmd: ", op,
-              " takes a sparse and a dense matrix, in this order; got ",
-              sparse.is_sparse() ? "two sparse ones" : "a dense one first",
-              "; call .to_dense() on the other one, or transpose the product");
-  TORCH_CHECK(sparse.dense_dim() == 0 && sparse.dim() == rank && dense.dim() == rank, op,
-              ": expected matrices without dense dimensions; got shapes ", sparse.sizes(), " and ",
-              dense.sizes(), ", and ", sparse.dense_dim(), " dense dimensions");
-  TORCH_CHECK(sparse.size(-1) == dense.size(-2) && (rank == 2 || sparse.size(0) == dense.size(0)),
-              op, ": shapes ", sparse.sizes(), " and ", dense.sizes(), " cannot be multiplied");
-  TORCH_CHECK(sparse.scalar_type() == dense.scalar_type(), op,
-              ": expected matrices of one dtype; got ", sparse.scalar_type(), " and ",
-              dense.scalar_type());
-}
-
-at::Tensor AddMatrixProduct(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
-                            const at::Scalar& beta, const at::Scalar& alpha) {
-  CheckMatrices("addmm", 2, mat1, mat2);
-  CheckHere("addmm", {&mat1, &self});
-  const std::vector<int64_t> sizes = {mat1.size(0), mat2.size(1)};
-  const at::Tensor start =
-      beta.equal(0) ? at::zeros(sizes, mat2.options()) : Times(self.expand(sizes), beta);
-  const at::Tensor indices = mat1._indices();
-  return PlusRows(start, indices.select(0, 0), indices.select(0, 1), mat1._values(), mat2, alpha);
-}
-at::Tensor& AddMatrixProductInPlace(at::Tensor& self, const at::Tensor& mat1,
-                                    const at::Tensor& mat2, const at::Scalar& beta,
-                                    const at::Scalar& alpha) {
-  return Into(self, AddMatrixProduct(self, mat1, mat2, beta, alpha));
-}
-at::Tensor& AddMatrixProductInto(const at::Tensor& self, const at::Tensor& mat1,
-                                 const at::Tensor& mat2, const at::Scalar& beta,
-                                 const at::Scalar& alpha, at::Tensor& out) {
-  return Into(out, AddMatrixProduct(self, mat1, mat2, beta, alpha));
-}
-
-// A batch is one product of matrices whose rows are numbered on: row i of matrix b of n rows is
-// row b · n + i.
-at::Tensor BatchedProduct(const at::Tensor& self, const at::Tensor& mat2) {
-  CheckMatrices("bmm", 3, self, mat2);
-  const at::Tensor indices = self._indices(), batch = indices.select(0, 0);
-  const int64_t rows = self.size(1), columns = self.size(2);
-  const at::Tensor start = at::zeros({self.size(0) * rows, mat2.size(2)}, mat2.options());
-  return PlusRows(start, batch.mul(rows).add(indices.select(0, 1)),
-                  batch.mul(columns).add(indices.select(0, 2)), self._values(),
-                  mat2.reshape({-1, mat2.size(2)}), 1)
-      .view({self.size(0), rows, mat2.size(2)});
-}
-at::Tensor& BatchedProductInto(const at::Tensor& self, const at::Tensor& mat2, at::Tensor& out) {
-  return Into(out, BatchedProduct(self, mat2));
 }
 
 // --- views ---
@@ -379,11 +228,6 @@ void AddSparseArithmetic(torch::Library& library) {
   library.impl("add.Tensor", TORCH_FN(Sum));
   library.impl("add.out", TORCH_FN(SumInto));
   library.impl("add_.Tensor", TORCH_FN(SumInPlace));
-  library.impl("addmm", TORCH_FN(AddMatrixProduct));
-  library.impl("addmm.out", TORCH_FN(AddMatrixProductInto));
-  library.impl("addmm_", TORCH_FN(AddMatrixProductInPlace));
-  library.impl("bmm", TORCH_FN(BatchedProduct));
-  library.impl("bmm.out", TORCH_FN(BatchedProductInto));
   library.impl("mul.Tensor", TORCH_FN(Product));
   library.impl("mul.out", TORCH_FN(ProductInto));
   library.impl("mul_.Tensor", TORCH_FN(ProductInPlace));

@@ -5,9 +5,12 @@ products send; what is refused."""
 import copy
 import io
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
+import torchgen
 from torch import nn
 
 import torch_spmd as spmd
@@ -83,10 +86,9 @@ MAKERS = {
 @pytest.mark.parametrize("which", [matrix, hybrid])
 def test_it_is_made_and_read(make, which):
     want = which()
-    if make == "copy_" and which is hybrid:
-        pytest.skip("torch.zeros makes no dense dimensions")
     got = MAKERS[make](want)
     assert_same(got, want)
+    assert not got.is_pinned()
     assert (got._nnz(), got.shape, len(got)) == (want._nnz(), want.shape, len(want))
     for host in (got.cpu(), got.to("cpu"), torch.zeros_like(want).copy_(got)):
         assert is_on(host, "cpu") and torch.equal(host._indices(), want._indices())
@@ -200,7 +202,24 @@ UNARY = {
     "norm": lambda s: s.norm(),
     "in place": lambda s: s.clone().mul_(2).div_(3).neg_(),
     "zero": lambda s: s.clone().zero_(),
+    "into": lambda s: torch.neg(s, out=torch.empty_like(s)),
+    "to a power": lambda s: s.pow(2),
+    "rounded down": lambda s: torch.floor_divide(s, 0.3),
+    "narrowed": lambda s: s.narrow_copy(0, 1, 2),
+    "resized": lambda s: torch.empty_like(s).resize_as_sparse_(s),
 }
+
+
+def of_values(name):
+    return lambda s: getattr(torch, name)(s / 4)
+
+
+for _name in (
+    *("asin", "asinh", "atan", "atanh", "ceil", "deg2rad", "erf", "erfinv", "expm1", "floor"),
+    *("frac", "isinf", "isneginf", "isposinf", "log1p", "nan_to_num", "rad2deg", "round", "sgn"),
+    *("sign", "signbit", "sinh", "tan", "tanh", "trunc"),
+):
+    UNARY[_name] = of_values(_name)
 
 
 @pytest.mark.filterwarnings("ignore:torch_spmd. aten..arange.start_out runs on the host")
@@ -288,6 +307,27 @@ def test_batches():
     s = torch.stack([matrix(), matrix(seed=2)])
     d = random(2, 5, 3)
     assert_same(torch.bmm(s.to("spmd"), d.to("spmd")), torch.bmm(s, d))
+
+
+def test_composed_ops_have_one_function_for_all_devices(root):
+    yaml = pytest.importorskip("yaml")
+    listed = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    composed = set()
+    for function in yaml.safe_load(listed.read_text()):
+        for keys in function.get("dispatch", {}):
+            if {"SparseCPU", "SparseCUDA"} <= {key.strip() for key in keys.split(",")}:
+                composed.add("aten::" + function["func"].partition("(")[0])
+    source = (root / "csrc/trace/ops/sparse.cc").read_text()
+    table = source.partition("kComposedForCoo[] = {")[2].partition("};")[0]
+    ours = set(re.findall(r'"(aten::[^"]+)"', table))
+    assert len(ours) > 100
+    assert ours <= composed
+
+
+def test_gradients_of_relu_below_autograd():
+    s, g = matrix().coalesce(), matrix().coalesce() * 2
+    got = torch.ops.aten.threshold_backward(g.to("spmd"), s.to("spmd"), 0)
+    assert_same(got, torch.ops.aten.threshold_backward(g, s, 0))
 
 
 # --- gradients ---
