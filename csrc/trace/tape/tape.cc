@@ -51,7 +51,9 @@ void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out) {
   }
 }
 
-Tape::Tape(bool marks) : number_(next_number++), marks_(marks), bindings_(number_) { LivingTapes().push_back(this); }
+Tape::Tape(bool marks) : number_(next_number++), marks_(marks), bindings_(number_) {
+  LivingTapes().push_back(this);
+}
 
 Tape::~Tape() { std::erase(LivingTapes(), this); }
 

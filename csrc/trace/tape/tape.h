@@ -179,7 +179,7 @@ class Tape {
   void LeaveOutMoved(Recording& prefix) const;
 
   uint64_t number_;
-  bool marks_;  // whether the marks of inputs count
+  bool marks_;                    // whether the marks of inputs count
   std::vector<ValuePtr> values_;  // null until asked for
   std::vector<TapeInput> inputs_;
   std::vector<TapeId> lists_;  // the inputs that are lists, without marks
