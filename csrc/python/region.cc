@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What manual regions (torch_spmd/manual.py) do at their borders.
+#include "csrc/trace/recorder/region.h"
+
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -11,7 +13,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "csrc/python/init.h"
 #include "csrc/trace/api/lanes.h"
-#include "csrc/trace/recorder/region.h"
 
 namespace spmd::python {
 namespace {
@@ -44,8 +45,8 @@ const VmapLevels& Levels() {
 // The levels of the regions that a thread is in, the outermost first.
 thread_local std::vector<int64_t> levels_entered;
 
-// Enters a region: one level of vmap for each of its axes, which have that many devices. Returns the
-// first level; the others follow.
+// Enters a region: one level of vmap for each of its axes, which have that many devices. Returns
+// the first level; the others follow.
 int64_t EnterLevels(const std::vector<int64_t>& sizes, const std::vector<std::string>& checked) {
   for (const int64_t size : sizes) {
     levels_entered.push_back(Levels().enter(size, Levels().different).cast<int64_t>());
@@ -95,7 +96,6 @@ py::object EnterWith(const Entrance& entrance, const py::tuple& args) {
   std::move(leave).Cancel();
   return py::make_tuple(first, std::move(shards));
 }
-
 
 // How a result whose shards have the sizes `shard` becomes a tensor. named[i] tells whether its
 // spec names the region's axis i.
@@ -160,8 +160,10 @@ void init_region(py::module& m) {
       .def(py::init([](const std::vector<std::shared_ptr<trace::LaneForm>>& forms,
                        std::vector<std::vector<int64_t>> axes, std::vector<int64_t> sizes,
                        std::vector<std::string> checked) {
-             return Entrance{
-                 {forms.begin(), forms.end()}, std::move(axes), std::move(sizes), std::move(checked)};
+             return Entrance{{forms.begin(), forms.end()},
+                             std::move(axes),
+                             std::move(sizes),
+                             std::move(checked)};
            }),
            py::arg("forms"), py::arg("axes"), py::arg("sizes"), py::arg("checked"))
       .def("enter", &EnterWith, py::arg("args"));

@@ -34,7 +34,8 @@ void LeaveRegions(int64_t first_level);
 // sharded over the manual axis 'x'". Python says of which region.
 void CheckOperands(const CallArguments& args);
 
-// While it lives on a thread, `spmd::reshard` gives its results no mark, because they become shards.
+// While it lives on a thread, `spmd::reshard` gives its results no mark, because they become
+// shards.
 class MakingShards {
  public:
   MakingShards() : before_(making) { making = true; }
