@@ -261,7 +261,11 @@ def check_dense(caller: str, value: Tensor) -> None:
     if value.layout != torch.strided or value.is_nested:
         kind = "nested" if value.is_nested else "sparse"
         layout = str(value.layout).removeprefix("torch.").replace("_", "")
-        raise ValueError(f"{caller} takes no {kind} tensor; got one with layout {layout}")
+        instead = "; give it the values, t._values(), whose nnz can be sharded"
+        raise ValueError(
+            f"{caller} takes no {kind} tensor; got one with layout {layout}"
+            f"{instead if value.is_sparse else ''}"
+        )
 
 
 def tensor(caller: str, value: Any, name: str = "") -> Tensor:

@@ -68,7 +68,7 @@ def replaced(old: Tensor | None, new: Tensor | None) -> None:
     """Called where a module gets the converted tensor `new` for `old`, which is still there."""
     if _moving.outermost is None or _moving.left or old is None or new is None:
         return
-    if old.device.type != "spmd" or new.device.type != "cpu":
+    if old.device.type != "spmd" or new.device.type != "cpu" or old.is_sparse:
         return
     from torch_spmd import _hooks, _ops
     from torch_spmd.tensors import sharding_of

@@ -19,7 +19,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments
-from torch_spmd.manual import ManualAxis, manual_axis, varies, watcher
+from torch_spmd.manual import ManualAxis, manual_axis, varies
 
 
 def psum(x: Any, axis_name: Any) -> Any:
@@ -436,76 +436,6 @@ class _InRange(torch.autograd.Function):
         return _InRange.apply(t, *args), in_dims[0]
 
 
-# --- PyTorch's functional collectives ---
-
-
-def of_torch(op: Any) -> Callable[..., Any]:
-    """What an op means inside of a region: for a functional collective of torch.distributed whose
-    group is the name of an axis, the collective along that axis; else the op itself.
-
-    Errors: NotImplementedError for a functional collective that is not one of these.
-    """
-    namespace, name = str(op).split(".")[:2]
-    if namespace not in ("_c10d_functional", "_c10d_functional_autograd"):
-        return op
-    if name not in _OF_TORCH:
-        raise NotImplementedError(
-            f"{namespace}.{name} cannot be used in a manual region; there are "
-            f"{', '.join(_OF_TORCH)}, and spmd.psum and the like"
-        )
-    return _OF_TORCH[name]
-
-
-def _reduced(t: Tensor, reduce_op: str, group_name: str) -> Any:
-    kinds = {"sum": psum, "avg": pmean, "max": pmax, "min": pmin}
-    if reduce_op not in kinds:
-        raise ValueError(f"all_reduce: reduce_op must be one of {list(kinds)}; got {reduce_op!r}")
-    return kinds[reduce_op](t, group_name)
-
-
-def _gathered(t: Tensor, group_size: int, group_name: str) -> Any:
-    _check_group("all_gather_into_tensor", group_size, group_name)
-    return all_gather(t, group_name, tiled=True)
-
-
-def _scattered(t: Tensor, reduce_op: str, group_size: int, group_name: str) -> Any:
-    _check_group("reduce_scatter_tensor", group_size, group_name)
-    if reduce_op not in ("sum", "avg"):
-        raise ValueError(f"reduce_scatter_tensor: reduce_op must be sum or avg; got {reduce_op!r}")
-    total = psum_scatter(t, group_name, tiled=True)
-    return total / group_size if reduce_op == "avg" else total
-
-
-def _exchanged(t: Tensor, outputs: Sequence[int], inputs: Sequence[int], group_name: str) -> Any:
-    each = manual_axis("all_to_all_single", group_name)
-    if not list(outputs) == list(inputs) == [t.shape[0] // each.size] * each.size:
-        raise ValueError(
-            "all_to_all_single: in a manual region all parts have the same size; got "
-            f"output_split_sizes {list(outputs)} and input_split_sizes {list(inputs)}"
-        )
-    return all_to_all(t, group_name, 0, 0, tiled=True)
-
-
-def _check_group(caller: str, group_size: int, group_name: str) -> None:
-    size = manual_axis(caller, group_name).size
-    if group_size != size:
-        raise ValueError(
-            f"{caller}: group_size is {group_size}, but axis {group_name!r} has {size} devices"
-        )
-
-
-_OF_TORCH: dict[str, Callable[..., Any]] = {
-    "all_gather_into_tensor": _gathered,
-    "all_reduce": _reduced,
-    "all_reduce_coalesced": _reduced,
-    "all_to_all_single": _exchanged,
-    "broadcast": lambda t, src, group_name: pbroadcast(t, group_name, src),
-    "reduce_scatter_tensor": _scattered,
-    "wait_tensor": lambda t: t,
-    "_wrap_tensor_autograd": lambda t: t,
-}
-
-
 # --- arguments ---
 
 
@@ -784,11 +714,7 @@ def _summed(grad: Tensor, axis: ManualAxis) -> Tensor:
 def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     result: Tensor
     if has_torch_function_unary(t):  # a collective is one op for those who watch ops
-        inside = watcher(t)
-        if inside is not None:
-            result = inside.call(_on_axis, (t, axis, op))
-        else:
-            result = handle_torch_function(_apply, (t,), t, axis, op)
+        result = handle_torch_function(_apply, (t,), t, axis, op)
     else:
         result = _on_axis(t, axis, op)
     return result

@@ -15,7 +15,6 @@ import functools
 import inspect
 import math
 import re
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ from torch.utils import _pytree as pytree
 from torch_spmd import _C, _arguments, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, is_spec, names_in, to_spec
-from torch_spmd.tensors import regions, sharding_of
+from torch_spmd.tensors import regions
 
 
 def shard_map(
@@ -193,10 +192,14 @@ class Region:
 
     def __post_init__(self) -> None:
         self.layouts = _layouts(self.mesh, self.axes)
-        self._inside = _Inside(self)
-        # By the shapes of the arguments: how each becomes shards.
-        self._known: dict[Any, _Ways] = {}
-        self._latest: _Ways = ([], [])
+        self._axis_sizes = [self.layouts.sizes[name] for name in self.axes]
+        self._checked = list(self.axes) if self.check_vma else []
+        # What is known to fit the specs: by the shapes of the arguments how they become shards, and
+        # by the shape of the shards of the only result how it becomes a tensor. And the latest.
+        self._entrances: dict[Any, _C.RegionEntrance] = {}
+        self._exits: dict[Any, _C.RegionExit] = {}
+        self._entrance: _C.RegionEntrance | None = None
+        self._exit: _C.RegionExit | None = None
 
     def run(self, args: tuple[Any, ...]) -> Any:
         for axis in regions.axes:
@@ -206,10 +209,11 @@ class Region:
                     f"{axis.name!r}; name other axes in axis_names"
                 )
         mesh_or_global("shard_map", self.mesh)
+        _prepare()
         sizes: _Sizes = {}
         form: Any = _ARGUMENTS
-        shards = self._known_shards(args)
-        if shards is None:
+        entered = self._enter_as_known(args)
+        if entered is None:
             leaves, form, specs = self._arguments(args)
             shards = [
                 _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
@@ -217,20 +221,58 @@ class Region:
                 else (leaf, ())
                 for i, (leaf, spec) in enumerate(zip(leaves, specs))
             ]
-            self._remember_shapes(leaves, form, specs)
-        results = _Results()
-        before = _C.set_in_region(True)
+            self._remember_arguments(leaves, form, specs)
+            entered = self._enter(shards)
+        level, inner = entered
+        outer = len(regions.axes)
+        named = self.layouts.sizes
+        regions.axes += [
+            ManualAxis(self.mesh, name, named[name], level + i) for i, name in enumerate(self.axes)
+        ]
+        whole: Tensor | None = None
         try:
-            outputs = self._nest(0, shards, form, results)
+            try:
+                outputs = self.f(*_tree(inner, form))
+            except Exception as error:
+                _explain(self.f, error)
+                raise
+            if self._exit is not None:
+                whole = self._exit.leave(outputs, level)
+                if whole is not None:
+                    return whole
+            if (exit := self._known_exit(outputs)) is not None:
+                whole = exit.leave(outputs, level)
+                if whole is not None:
+                    self._exit = exit
+                    return whole
+            leaves, results = self._results(outputs)
+            for axis in reversed(regions.axes[outer:]):
+                leaves = [self._leave(axis, t, i, results) for i, t in enumerate(leaves)]
+                _C.leave_levels(axis.level)
         finally:
-            _C.set_in_region(before)
+            del regions.axes[outer:]
+            if whole is None:
+                _C.leave_levels(level)
         merged = [
             _from_shards(self, t, spec, axes, functools.partial(results.where, i), sizes)
             if isinstance(t, Tensor)
             else t
-            for i, (t, spec, axes) in enumerate(zip(outputs, results.specs, results.axes))
+            for i, (t, spec, axes) in enumerate(zip(leaves, results.specs, results.axes))
         ]
+        if results.form is _ALONE and isinstance(outputs, Tensor) and not sizes:
+            self._remember_result(outputs.shape, leaves[0], results)
         return _tree(merged, results.form)
+
+    def _enter(self, shards: list[_Shards]) -> tuple[int, list[Any]]:
+        """Enters the levels of the axes. Returns the first level, and what the function sees."""
+        level = _C.enter_levels(self._axis_sizes, self._checked)
+        levels = {name: level + i for i, name in enumerate(self.axes)}
+        inner = []
+        for leaf, axes in shards:
+            for axis in axes:  # the leading dimensions, in the order of the levels
+                leaf = _functorch._add_batch_dim(leaf, 0, levels[axis])
+            inner.append(leaf)
+        return level, inner
 
     @functools.cached_property
     def _by_position(self) -> Sequence[Any] | None:
@@ -254,74 +296,55 @@ class Region:
                 return *pytree.tree_flatten(args), each
         return args, _ARGUMENTS, each
 
-    def _known_shards(self, args: tuple[Any, ...]) -> list[_Shards] | None:
-        """The shards of tensors whose shapes are known to fit the specs; None for others."""
-        forms, axes = self._latest
-        lanes = _C.all_to_lanes(args, forms)
-        if lanes is None:  # of other shapes than the last time
-            if not all(isinstance(t, Tensor) for t in args):
-                return None
-            ways = self._known.get(_shapes(args))
-            if ways is None:
-                return None
-            forms, axes = ways
-            lanes = _C.all_to_lanes(args, forms)
-            if lanes is None:
-                return None
-            self._latest = ways
-        return list(zip(lanes, axes))
+    def _enter_as_known(self, args: tuple[Any, ...]) -> tuple[int, Sequence[Any]] | None:
+        """As `_enter`, for tensors whose shapes are known to fit the specs; None for others."""
+        if self._entrance is not None and (entered := self._entrance.enter(args)) is not None:
+            return entered
+        if not self._entrances or not all(isinstance(t, Tensor) for t in args):
+            return None
+        entrance = self._entrances.get(_shapes(args))
+        if entrance is None or (entered := entrance.enter(args)) is None:
+            return None
+        self._entrance = entrance
+        return entered
 
-    def _remember_shapes(self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]) -> None:
+    def _remember_arguments(self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]) -> None:
         """Notes that tensors of these shapes fit the specs. Padded ones are looked at each time."""
         if form is not _ARGUMENTS or self.uneven or (shapes := _shapes(leaves)) is None:
             return
-        ways: _Ways = ([], [])
+        forms, axes = [], []
         for t, spec in zip(leaves, specs):
             spec = _for_all(spec, t)
             way = self.layouts.way_in(spec, t.shape)
-            ways[0].append(self.layouts.lanes(spec, t.shape, way.shape, way.order))
-            ways[1].append(way.axes)
-        _remembered(self._known, shapes, ways)
+            form_in = self.layouts.form_in(spec, t.shape, way)
+            if form_in is None:
+                return
+            forms.append(form_in)
+            axes.append([self.axes.index(axis) for axis in way.axes])
+        entrance = _C.RegionEntrance(forms, axes, self._axis_sizes, self._checked)
+        _remembered(self._entrances, shapes, entrance)
 
-    def _nest(
-        self,
-        depth: int,
-        shards: list[_Shards],
-        form: Any,
-        results: _Results,
-    ) -> list[Any]:
-        """Calls the function under the levels of the axes from `depth` on. The shards' leading
-        dimensions are those of the axes that are named and not entered yet."""
-        if depth == len(self.axes):
-            return self._call(_tree([leaf for leaf, _ in shards], form), results)
-        name = self.axes[depth]
-        size = self.layouts.sizes[name]
-        _load_decompositions()
-        level = _functorch._vmap_increment_nesting(size, "different")
+    def _known_exit(self, outputs: Any) -> _C.RegionExit | None:
+        """How the only result becomes a tensor, if its shards have a shape that is known."""
+        if not self._exits or not isinstance(outputs, Tensor):
+            return None
         try:
-            axis = ManualAxis(self.mesh, name, size, level)
-            inner = [
-                (_functorch._add_batch_dim(leaf, 0, level), axes[1:])
-                if axes[:1] == (name,)
-                else (leaf, axes)
-                for leaf, axes in shards
-            ]
-            regions.axes.append(axis)
-            try:
-                outputs = self._nest(depth + 1, inner, form, results)
-                return [self._leave(axis, t, i, results) for i, t in enumerate(outputs)]
-            finally:
-                regions.axes.pop()
-        finally:
-            _functorch._vmap_decrement_nesting()
+            return self._exits.get(outputs.shape)
+        except TypeError:  # sizes that are not known have no hash
+            return None
 
-    def _call(self, args: Any, results: _Results) -> list[Any]:
-        with self._inside:
-            try:
-                outputs = self.f(*args)
-            except Exception as error:
-                _explain(self.f, error)
-                raise
+    def _remember_result(self, shard: torch.Size, lanes: Tensor, results: _Results) -> None:
+        """Notes how the only result became a tensor."""
+        (spec,), (axes,) = results.specs, results.axes
+        named = [axis in axes for axis in self.axes]
+        form = self.layouts.form_out(spec, axes, lanes.shape)
+        if form is None or callable(self.out_specs):
+            return
+        _remembered(self._exits, shard, _C.RegionExit(form, shard, named, self._axis_sizes))
+
+    def _results(self, outputs: Any) -> tuple[list[Any], _Results]:
+        """The results of the function, and what is known about them."""
+        results = _Results()
         leaves: list[Any]
         leaves, results.form = [outputs], _ALONE
         if not isinstance(outputs, Tensor):
@@ -345,7 +368,7 @@ class Region:
                     f"but its spec in out_specs is {spec!r}"
                 )
             results.specs[i] = _for_all(spec, leaf)
-        return leaves
+        return leaves, results
 
     def _leave(self, axis: ManualAxis, t: Any, position: int, results: _Results) -> Any:
         """The result with the axis as its first dimension, if it varies or its spec names it."""
@@ -384,8 +407,12 @@ class _Results:
 
 
 @functools.cache
-def _load_decompositions() -> None:
+def _prepare() -> None:
+    """What is needed before the first region."""
+    from torch_spmd import _functional_collectives  # which imports this module
+
     vmap.lazy_load_decompositions()  # type: ignore[attr-defined]
+    _functional_collectives.register()
 
 
 # --- specs ---
@@ -524,8 +551,6 @@ def _of_rank(spec: PartitionSpec, rank: int) -> PartitionSpec:
 
 # A tensor, and the axes that are its leading dimensions.
 _Shards = tuple[Any, tuple[str, ...]]
-# By argument, how it becomes lanes, and their axes.
-_Ways = tuple[list["_C.LaneForm"], list[tuple[str, ...]]]
 
 
 def _shapes(leaves: Sequence[Any]) -> tuple[torch.Size, ...] | None:
@@ -575,10 +600,12 @@ def _to_shards(
         for dim, entry in enumerate(spec):
             if axes := _axes_of(entry):
                 known.setdefault((axes, way.shard[dim]), set()).add(t.shape[dim])
-    t = region.layouts.reshard(t, spec)
     if way.missing is not None:  # zeros where the last shards end, for which nothing is sent
-        t = F.pad(t, [n for behind in reversed(way.missing) for n in (0, behind)])
         t = region.layouts.reshard(t, spec)
+        t = F.pad(t, [n for behind in reversed(way.missing) for n in (0, behind)])
+    if (form := region.layouts.form_in(spec, t.shape, way)) is not None:
+        return form.to_lanes(t), way.axes
+    t = region.layouts.reshard(t, spec)
     if way.shape is not None:
         t = t.view(way.shape)
     if way.order is not None:
@@ -717,6 +744,12 @@ class _Layouts:
         """What puts lanes in front of a tensor of sizes `whole`, and takes them back."""
         return _C.LaneForm(self.mesh_text, self.text(spec), whole, apart or (), order or ())
 
+    def form_in(self, spec: PartitionSpec, shape: Sequence[int], way: _WayIn) -> _C.LaneForm | None:
+        """The same for a tensor that the axes divide; None for sizes that are not known."""
+        if not all(isinstance(size, int) for size in shape):
+            return None
+        return self.lanes(spec, shape, way.shape, way.order)
+
     def form_out(
         self, spec: PartitionSpec, axes: tuple[str, ...], shape: Sequence[int]
     ) -> _C.LaneForm | None:
@@ -781,58 +814,6 @@ def _axes_of(entry: Any) -> tuple[str, ...]:
 # --- what a region refuses ---
 
 
-class _Inside(torch.overrides.TorchFunctionMode):
-    """What is different for ops inside of a region. PyTorch's functional collectives are those of
-    the region's axes, and ops on tensors from outside that are sharded over one are refused."""
-
-    def __init__(self, region: Region) -> None:
-        super().__init__()
-        self.f = region.f
-        self.axes = region.axes if region.check_vma else ()
-        # Results of ops that are views of what is sharded over a manual axis.
-        self.known: dict[int, Any] = {}
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if type(function) in _OPS:
-            from torch_spmd.collectives import of_torch  # which imports this module
-
-            function = of_torch(function)
-        return _C.call_in_region(self, self.axes, function, args, kwargs)
-
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Calls a function as one op of the region."""
-        return _C.call_in_region(self, self.axes, function, args, None)
-
-    def note(self, t: Tensor) -> None:
-        """Remembers a result that looks as if it came from outside."""
-        key, known = id(t), self.known
-        if key not in known:
-            known[key] = weakref.ref(t, lambda _: known.pop(key, None))
-
-    def check(self, t: Tensor) -> None:
-        """Refuses a tensor from outside."""
-        if id(t) not in self.known:
-            name = next(
-                n for n in names_in(sharding_of(t).spec) if n.partition(":")[0] in self.axes
-            )
-            raise ValueError(
-                f"shard_map: {_name(self.f)} uses a tensor of shape {tuple(t.shape)} from outside "
-                f"that is sharded over the manual axis {name!r}; pass it as an argument with a spec"
-            )
-
-
-_OPS = frozenset([torch._ops.OpOverload, torch._ops.OpOverloadPacket])
-
-
-def watcher(t: Tensor) -> _Inside | None:
-    """What the region does about ops, if there is nobody else who watches an op on the tensor."""
-    stack = torch._C._len_torch_function_stack()
-    top = torch._C._get_function_stack_at(stack - 1) if stack > 0 else None
-    return top if type(top) is _Inside and type(t) in (Tensor, torch.nn.Parameter) else None
-
-
 _READ = (
     "a shard's values cannot be read inside a manual region, since each device has its own; return "
     "the value, or use torch.where"
@@ -877,6 +858,9 @@ _EXPLAINED = {
     "group, and a manual region has axes; use spmd.psum and the like, or torch's functional "
     "collectives with the name of an axis as their group",
 }
+_FROM_OUTSIDE = (
+    "from outside that is sharded over the manual axis"  # as csrc/trace/recorder/region.cc
+)
 _NO_RULE = re.compile(r"Batching rule not implemented for (\S+?)[.;,]?\s")
 _VMAPS_WORDS = re.compile(r"vmap|functorch|BatchedTensor")
 
@@ -886,6 +870,11 @@ def _explain(f: Callable[..., Any], error: Exception) -> None:
     words = str(error)
     if words.startswith("shard_map:"):
         return
+    if isinstance(error, ValueError) and _FROM_OUTSIDE in words:
+        which = words.partition("\n")[0]
+        raise ValueError(
+            f"shard_map: {_name(f)} uses {which}; pass it as an argument with a spec"
+        ) from error
     explanation = next((e for phrase, e in _EXPLAINED.items() if phrase in words), None)
     if explanation is None and (found := _NO_RULE.search(words)) is not None:
         explanation = (

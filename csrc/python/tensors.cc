@@ -167,8 +167,11 @@ void init_tensors(py::module& m) {
                                      Dims(apart.begin(), apart.end()), order));
            }),
            py::arg("mesh"), py::arg("spec"), py::arg("whole"), py::arg("apart"), py::arg("order"))
-      .def("to_lanes", [](const std::shared_ptr<trace::LaneForm>& form,
-                          const at::Tensor& whole) { return trace::ToLanes(whole, form); })
+      .def("to_lanes",
+           [](const std::shared_ptr<trace::LaneForm>& form, const at::Tensor& whole) {
+             const trace::LaneFormPtr constant = form;
+             return trace::ToLanes({&whole, 1}, {&constant, 1})[0];
+           })
       .def("from_lanes", [](const std::shared_ptr<trace::LaneForm>& form, const at::Tensor& lanes) {
         return trace::FromLanes(lanes, form);
       });

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "csrc/util/dims.h"
 
 namespace spmd::trace {
@@ -33,8 +34,10 @@ using LaneFormPtr = std::shared_ptr<const LaneForm>;
 LaneFormPtr MakeLaneForm(std::string mesh, std::string spec, Dims whole, Dims apart,
                          std::vector<int64_t> order);
 
-// Requires: `whole` has the sizes form->whole, or `lanes` those that ToLanes gives.
-at::Tensor ToLanes(const at::Tensor& whole, const LaneFormPtr& form);
+// Requires: each tensor has the sizes of its form, `whole`, and `lanes` those that ToLanes gives.
+// Autograd sees one step for all tensors.
+std::vector<at::Tensor> ToLanes(absl::Span<const at::Tensor> wholes,
+                                absl::Span<const LaneFormPtr> forms);
 at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form);
 
 }  // namespace spmd::trace

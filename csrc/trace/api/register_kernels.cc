@@ -17,6 +17,7 @@
 #include "csrc/trace/dispatch/unboxed_kernels.h"
 #include "csrc/trace/op/op_traits.h"
 #include "csrc/trace/ops/handlers.h"
+#include "csrc/trace/ops/sparse.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/program/lower_foreach.h"
 #include "csrc/trace/pytorch/autograd_kernels.h"
@@ -56,7 +57,7 @@ void RefuseLayout(const c10::OperatorHandle& op, torch::jit::Stack*) {
                               " tensors are not supported on '", TheDevice(),
                               "'; keep them on the CPU");
 }
-constexpr char kSparse[] = "sparse", kCompressed[] = "sparse compressed", kNested[] = "nested",
+constexpr char kCompressed[] = "sparse compressed", kNested[] = "nested",
                kQuantized[] = "quantized";
 
 // Between the CPU and us, `.data =` and module.to may exchange the TensorImpl's contents, so that
@@ -71,6 +72,7 @@ bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from
   const auto ours_or_cpu = [](const at::Tensor& t) {
     return (t.device().type() == kDeviceType || t.device().is_cpu()) && t.layout() == at::kStrided;
   };
+  if (self.is_sparse() && from.is_sparse()) return self.device() == from.device();
   return ours_or_cpu(self) && ours_or_cpu(from);
 }
 
@@ -135,7 +137,7 @@ void RegisterKernels() {
        {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
         LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),
         HistogramHandlers(), OptimizerHandlers(), SelectionHandlers(), SamplingHandlers(),
-        CtcHandlers(), LeastSquaresHandlers(), TransformerHandlers()}) {
+        CtcHandlers(), LeastSquaresHandlers(), TransformerHandlers(), SparseHandlers()}) {
     for (const HandlerRow& row : rows) {
       const OpInfo* known = FindOp(std::string(row.op));
       TORCH_INTERNAL_ASSERT(known != nullptr, "no operator ", row.op);
@@ -170,8 +172,9 @@ void RegisterKernels() {
   const auto refuse = [&](DispatchKey key, KernelFunction kernel) {
     handles->push_back(dispatcher.registerFallback(key, std::move(kernel), "torch_spmd"));
   };
-  refuse(DispatchKey::SparsePrivateUse1,
-         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kSparse>>());
+  for (c10::RegistrationHandleRAII& handle : RegisterSparseKernels()) {
+    handles->push_back(std::move(handle));
+  }
   refuse(DispatchKey::SparseCsrPrivateUse1,
          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>());
   refuse(DispatchKey::NestedTensorPrivateUse1,

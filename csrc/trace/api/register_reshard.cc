@@ -13,16 +13,19 @@
 #include <stdexcept>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "csrc/trace/api/lanes.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/pytorch/make_node.h"
+#include "csrc/trace/recorder/region.h"
 
 namespace spmd::trace {
 
@@ -73,7 +76,10 @@ KnownMarks* known_marks = nullptr;  // set once, before the first call
 at::Tensor ReshardOnDevice(const at::Tensor& x, std::string_view mesh, std::string_view spec) {
   const std::shared_ptr<KnownMark> known =
       known_marks->Find({mesh.data(), mesh.size()}, {spec.data(), spec.size()});
-  at::Tensor result = ValueOrThrow(Session::Get().Reshard(x, known->mark, known->fits));
+  Session& session = Session::Get();
+  at::Tensor result =
+      ValueOrThrow(MakingShards::Now() ? session.ReshardApart(x, known->mark, known->fits, {}, {})
+                                       : session.Reshard(x, known->mark, known->fits));
   known->fits = true;
   return result;
 }
@@ -124,35 +130,41 @@ at::Tensor ReshardWithGradient(c10::DispatchKeySet keys, const at::Tensor& x, st
 // --- lanes ---
 
 // True if the device's kernel is the next that sees an op on `t`, apart from autograd's. Autocast
-// leaves these ops alone.
+// leaves these ops alone, and BackendSelect, which every thread includes, is about ops that create
+// tensors from none.
 bool IsPlain(const at::Tensor& t) {
   const c10::DispatchKeySet keys =
       c10::impl::computeDispatchKeySet(t.key_set(),
                                        c10::DispatchKeySet(c10::DispatchKeySet::FULL)) -
-      c10::autocast_dispatch_keyset;
+      c10::autocast_dispatch_keyset - c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
   return keys.highestPriorityTypeId() == c10::DispatchKey::AutogradPrivateUse1 && IsNext(keys) &&
          !HasTangent(t);
 }
 
-at::Tensor Lanes(const at::Tensor& x, const LaneFormPtr& form, bool to);
+std::vector<at::Tensor> AllLanes(absl::Span<const at::Tensor> tensors,
+                                 absl::Span<const LaneFormPtr> forms, bool to);
 
-// The gradient is put together as the tensor was taken apart.
+// The gradients are put together as the tensors were taken apart. It is one node for all arguments
+// of a region, because PyTorch's engine spends more on a node than recording does.
 struct LanesBackward final : autograd::Node {
   explicit LanesBackward(autograd::edge_list edges) : Node(std::move(edges)) {}
 
   std::string name() const override { return "LanesBackward"; }
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
-    if (!gradients[0].defined()) return {at::Tensor()};
-    return {Lanes(gradients[0], form, !to)};
+    for (size_t k = 0; k < gradients.size(); ++k) {
+      if (!task_should_compute_output(k)) gradients[k].reset();
+    }
+    return AllLanes(gradients, forms, !to);
   }
 
-  LaneFormPtr form;
+  std::vector<LaneFormPtr> forms;
   bool to = false;
 };
 
 at::Tensor InThreeOps(const at::Tensor& x, const LaneForm& form, bool to) {
   at::Tensor t = x;
   if (to) {
+    const MakingShards making;
     t = Reshard().call(t, form.mesh, form.spec);
     if (!form.apart.empty()) t = t.reshape({form.apart.data(), form.apart.size()});
     return form.order.empty() ? t : t.permute(form.order);
@@ -162,23 +174,44 @@ at::Tensor InThreeOps(const at::Tensor& x, const LaneForm& form, bool to) {
   return Reshard().call(t, form.mesh, form.spec);
 }
 
-at::Tensor Lanes(const at::Tensor& x, const LaneFormPtr& form, bool to) {
-  if (!IsPlain(x)) return InThreeOps(x, *form, to);
-  const bool gradient = c10::AutogradState::get_tls_state().get_grad_mode() && x.requires_grad();
-  decltype(NewNode<LanesBackward>({})) node;
-  if (gradient) {
-    node = NewNode<LanesBackward>(EdgesOf(x));
-    node->form = form;
-    node->to = to;
-  }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  KnownMark& known = *form->mark;
+at::Tensor BelowAutograd(const at::Tensor& x, const LaneForm& form, bool to) {
+  KnownMark& known = *form.mark;
   at::Tensor result = ValueOrThrow(
-      to ? Session::Get().ReshardApart(x, known.mark, known.fits, form->apart, form->order)
-         : Session::Get().ReshardTogether(x, known.mark, known.fits, form->whole, form->back));
+      to ? Session::Get().ReshardApart(x, known.mark, known.fits, form.apart, form.order)
+         : Session::Get().ReshardTogether(x, known.mark, known.fits, form.whole, form.back));
   known.fits = true;
-  if (gradient) SetHistory(result, node);
   return result;
+}
+
+// Tensors that are not defined stay so.
+std::vector<at::Tensor> AllLanes(absl::Span<const at::Tensor> tensors,
+                                 absl::Span<const LaneFormPtr> forms, bool to) {
+  std::vector<at::Tensor> results(tensors.size());
+  std::vector<size_t> differentiated;  // of those of which this makes one step
+  autograd::edge_list edges;
+  const bool gradients = c10::AutogradState::get_tls_state().get_grad_mode();
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    const at::Tensor& x = tensors[k];
+    if (!x.defined()) continue;
+    if (!IsPlain(x)) {
+      results[k] = InThreeOps(x, *forms[k], to);
+      continue;
+    }
+    if (gradients && x.requires_grad()) {
+      differentiated.push_back(k);
+      edges.push_back(EdgeOf(x));
+    }
+    const at::AutoDispatchBelowADInplaceOrView below;
+    results[k] = BelowAutograd(x, *forms[k], to);
+  }
+  if (differentiated.empty()) return results;
+  const auto node = NewNode<LanesBackward>(std::move(edges));
+  node->to = to;
+  for (const size_t k : differentiated) {
+    node->forms.push_back(forms[k]);
+    SetHistory(results[k], node);
+  }
+  return results;
 }
 
 }  // namespace
@@ -201,12 +234,13 @@ LaneFormPtr MakeLaneForm(std::string mesh, std::string spec, Dims whole, Dims ap
   return std::make_shared<const LaneForm>(std::move(form));
 }
 
-at::Tensor ToLanes(const at::Tensor& whole, const LaneFormPtr& form) {
-  return Lanes(whole, form, /*to=*/true);
+std::vector<at::Tensor> ToLanes(absl::Span<const at::Tensor> wholes,
+                                absl::Span<const LaneFormPtr> forms) {
+  return AllLanes(wholes, forms, /*to=*/true);
 }
 
 at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form) {
-  return Lanes(lanes, form, /*to=*/false);
+  return AllLanes({&lanes, 1}, {&form, 1}, /*to=*/false)[0];
 }
 
 void RegisterReshard(ReadMark read) {

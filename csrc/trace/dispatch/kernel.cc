@@ -17,6 +17,7 @@
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/dispatch/record_generic.h"
 #include "csrc/trace/recorder/capture.h"
+#include "csrc/trace/recorder/region.h"
 #include "csrc/trace/recorder/replay.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/cut.h"
@@ -121,6 +122,7 @@ void PrepareAutograd() {
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
   SessionLock lock;
+  if (regions_checked > 0) CheckOperands(args);
   if (StepWaits() && lock->call.depth == 0 && !WaitsToBeUsed(op, args)) {
     ThrowIfError(RunWaitingStep(*lock));
   }

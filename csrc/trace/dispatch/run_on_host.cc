@@ -76,6 +76,7 @@ at::Tensor Upload(const at::Tensor& host) {
   TORCH_CHECK_NOT_IMPLEMENTED(!host.is_nested(),
                               "torch_spmd: nested tensors are not supported on '", TheDevice(),
                               "'; keep them on the CPU");
+  if (host.is_sparse()) return host.to(TheDevice());
   TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided, "torch_spmd: ", host.layout(),
                               " tensors are not supported on '", TheDevice(),
                               "'; keep them on the CPU");
@@ -123,7 +124,10 @@ class SeededHost {
 
 int64_t BytesOf(const c10::IValue& v) {
   if (v.isTensor()) {
-    return v.toTensor().defined() ? static_cast<int64_t>(v.toTensor().nbytes()) : 0;
+    const at::Tensor& t = v.toTensor();
+    if (!t.defined()) return 0;
+    if (t.is_sparse()) return BytesOf(t._indices()) + BytesOf(t._values());
+    return static_cast<int64_t>(t.nbytes());
   }
   int64_t bytes = 0;
   if (v.isList()) {

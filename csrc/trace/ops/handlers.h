@@ -39,6 +39,7 @@ absl::Span<const HandlerRow> SamplingHandlers();
 absl::Span<const HandlerRow> CtcHandlers();
 absl::Span<const HandlerRow> LeastSquaresHandlers();
 absl::Span<const HandlerRow> TransformerHandlers();
+absl::Span<const HandlerRow> SparseHandlers();
 
 // Runs an overload with out= by the handler of the overload without it, and copies
 // the results.

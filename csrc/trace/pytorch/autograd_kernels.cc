@@ -27,8 +27,8 @@
 #include "csrc/trace/ops/equal_bags.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/pytorch/gradients_on_device.h"
-#include "csrc/trace/pytorch/in_region.h"
 #include "csrc/trace/pytorch/strided_windows.h"
+#include "csrc/trace/recorder/region.h"
 #include "csrc/trace/value/buffer.h"
 
 namespace spmd::trace {
@@ -37,9 +37,9 @@ namespace {
 
 constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse1;
 
-// linear has no forward-mode formula, and its backward handles real matrices only. If an operand
-// has a tangent or is complex, or if the weight is a vector, this kernel computes the product that
-// linear stands for.
+// linear has no forward-mode formula, and its backward handles real and dense matrices only. If an
+// operand has a tangent, is complex or sparse, or if the weight is a vector, this kernel computes
+// the product that linear stands for.
 class LinearKernel final : public c10::OperatorKernel {
  public:
   LinearKernel(const c10::OperatorHandle& op, c10::KernelFunction whole)
@@ -48,8 +48,9 @@ class LinearKernel final : public c10::OperatorKernel {
   at::Tensor operator()(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
                         const std::optional<at::Tensor>& bias) {
     const bool has_bias = bias.has_value() && bias->defined();
-    if (weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) && !HasTangent(weight) &&
-        !(has_bias && HasTangent(*bias))) {
+    const bool dense = !keys.has(c10::DispatchKey::Sparse);
+    if (dense && weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) &&
+        !HasTangent(weight) && !(has_bias && HasTangent(*bias))) {
       return whole_
           .call<at::Tensor, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&>(
               op_, keys, input, weight, bias);
@@ -98,7 +99,7 @@ at::Tensor MatrixProduct(c10::DispatchKeySet keys, const at::Tensor& a, const at
                      a.scalar_type() == b.scalar_type() && a.dim() >= 2 && b.dim() >= 3 &&
                      b.numel() > 0 && a.size(-1) == b.size(-2);
   if (plain && a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0)) return at::bmm(a, b);
-  if (plain && in_region && a.dim() == 2 && b.dim() == 3) {
+  if (plain && regions_entered > 0 && a.dim() == 2 && b.dim() == 3) {
     return at::bmm(a.expand({b.size(0), a.size(0), a.size(1)}), b);
   }
   if (plain && a.dim() == 2 && a.numel() > 0 && a.requires_grad() && !a.is_complex() &&

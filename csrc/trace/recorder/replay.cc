@@ -263,7 +263,7 @@ class Attempt {
     if (claims_.empty() || k < 0 || claims_[k].value != nullptr) return false;
     const Origin& origin = lead_.origins[operand.value];
     if (origin.input < 0 || !(lead_.types[operand.value] == value->type) ||
-        !SameMark(lead_.input_marks[origin.input], buffer->mark)) {
+        !SameMark(lead_.input_marks[origin.input], tape_.CountedMark(buffer))) {
       return false;
     }
     value->tape = tape_.number();

@@ -16,6 +16,7 @@
 #include "csrc/trace/run/resolve.h"
 #include "csrc/trace/run/undo_steps.h"
 #include "csrc/trace/run/wait.h"
+#include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
 
@@ -153,7 +154,7 @@ absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_
   const bool several = state.processes.several();
   if (state.tape->bindings().empty() && !(several && state.tape->num_records() > 0)) {
     TakeSteps(state);
-    if (state.tape->num_values() > 0) state.tape = std::make_unique<Tape>();
+    if (state.tape->num_values() > 0) state.tape = NewTape(state);
     return absl::OkStatus();
   }
   if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
@@ -170,7 +171,7 @@ absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_
   state.tape->EndFollowing();
   Live live = FindLive(*state.tape, ended);
   std::vector<StepPart> steps = TakeSteps(state);
-  const std::unique_ptr<Tape> tape = std::exchange(state.tape, std::make_unique<Tape>());
+  const std::unique_ptr<Tape> tape = std::exchange(state.tape, NewTape(state));
   if (!steps.empty() && ManyStepsFailed(state)) failures = Failures::kAll;
   const absl::Status lost = GiveUpDependents(state, *tape, failures, steps, live);
   const int undone = lost.ok() ? 0 : UndoLost(state, steps) + UndoSteps(state);

@@ -25,7 +25,7 @@ namespace {
 class Aside {
  public:
   explicit Aside(SessionState& state)
-      : state_(state), tape_(std::exchange(state.tape, std::make_unique<Tape>())) {}
+      : state_(state), tape_(std::exchange(state.tape, NewTape(state))) {}
   ~Aside() { state_.tape = std::move(tape_); }
   Aside(const Aside&) = delete;
 

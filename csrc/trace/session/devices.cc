@@ -15,6 +15,11 @@ namespace spmd::trace {
 void UseBackend(SessionState& state, std::shared_ptr<runtime::Backend> backend) {
   if (!backend->planning()) SetFirstPlace(backend->here().device);
   state.devices.backend = std::move(backend);
+  if (state.devices.IsOne()) state.tape->LeaveOutMarks();  // no mesh was used before
+}
+
+std::unique_ptr<Tape> NewTape(const SessionState& state) {
+  return std::make_unique<Tape>(/*marks=*/!state.devices.IsOne());
 }
 
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state) {

@@ -13,6 +13,7 @@
 #include "csrc/runtime/backend.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/trace/program/program_cache.h"
+#include "csrc/trace/tape/tape.h"
 
 namespace spmd::trace {
 
@@ -24,6 +25,12 @@ struct Devices {
   std::string backend_name;                   // "" until chosen
   std::optional<int64_t> count;
   bool count_is_set = false;
+
+  // Whether there is one device and will never be another: no mesh has more, and so marks shard
+  // nothing.
+  bool IsOne() const {
+    return backend != nullptr && !backend->elastic() && backend->num_devices() == 1;
+  }
 };
 
 // From here on `backend` runs the programs.
@@ -37,6 +44,8 @@ partition::CompileOptions CompileOptionsFor(const SessionState& state,
 // since the program of tiles is what the unsharded run is compared with.
 runtime::LoadedProgram::Options LoadOptions(const SessionState& state);
 ProgramOptions ProgramOptionsOf(const SessionState& state);
+// A tape for the next ops.
+std::unique_ptr<Tape> NewTape(const SessionState& state);
 // Notes that `mesh` is used. Errors: InvalidArgument if `mesh` has more devices than the user
 // allowed.
 absl::Status NoteMesh(SessionState& state, const Mesh& mesh);

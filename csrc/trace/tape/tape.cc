@@ -51,7 +51,9 @@ void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out) {
   }
 }
 
-Tape::Tape() : number_(next_number++), bindings_(number_) { LivingTapes().push_back(this); }
+Tape::Tape(bool marks) : number_(next_number++), marks_(marks), bindings_(number_) {
+  LivingTapes().push_back(this);
+}
 
 Tape::~Tape() { std::erase(LivingTapes(), this); }
 
@@ -301,7 +303,7 @@ std::optional<TapeId> Tape::FindList(const Value& value) const {
 
 TapeId Tape::Use(const ValuePtr& value, const Buffer* from) {
   if (value->tape == number_) return value->id;
-  const MarkPtr mark = from != nullptr ? from->mark : nullptr;
+  const MarkPtr& mark = CountedMark(from);
   if (value->list != nullptr && mark == nullptr && (from == nullptr || from->settled == nullptr)) {
     if (const std::optional<TapeId> same = FindList(*value)) {
       value->tape = number_;

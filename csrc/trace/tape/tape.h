@@ -2,7 +2,8 @@
 // What was called and has not been run: records over numbered values, and the inputs that first
 // occurred as operands.
 //
-// Keys. `strict()` hashes ops, wiring, structural arguments, the types of inputs, and marks.
+// Keys. `strict()` hashes ops, wiring, structural arguments, the types of inputs, and marks (but
+// those of inputs where there is one device only: they shard nothing).
 // `loose()` is the same without starts (csrc/trace/tape/starts.h): tapes with the same loose key
 // differ in their starts only.
 //
@@ -49,7 +50,9 @@ void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out);
 
 class Tape {
  public:
-  Tape();
+  // `marks` says whether the marks of inputs count: where there is one device for good, they shard
+  // nothing.
+  explicit Tape(bool marks = true);
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -129,6 +132,13 @@ class Tape {
   // Notes a call that was recorded event by event.
   void AddCall(TracedCall call);
 
+  // The mark of an input that is read from `from` as it counts in keys, or null.
+  const MarkPtr& CountedMark(const Buffer* from) const {
+    static const MarkPtr none;
+    return marks_ && from != nullptr ? from->mark : none;
+  }
+  void LeaveOutMarks() { marks_ = false; }
+
   // --- recording ---
   // The number of `value` on this tape; it becomes an input if it has none, and if no input is the
   // same list (csrc/trace/tape/host_list.h). `from` is the Buffer from which it is read, whose mark
@@ -169,6 +179,7 @@ class Tape {
   void LeaveOutMoved(Recording& prefix) const;
 
   uint64_t number_;
+  bool marks_;                    // whether the marks of inputs count
   std::vector<ValuePtr> values_;  // null until asked for
   std::vector<TapeInput> inputs_;
   std::vector<TapeId> lists_;  // the inputs that are lists, without marks

@@ -345,6 +345,91 @@ def test_a_region_adds_no_ops_that_change_nothing(mesh):
     assert torch.equal(same.cpu(), columns.cpu())
 
 
+def nodes_behind(t):
+    """The names of the autograd nodes behind a tensor, each once."""
+    seen, todo = {}, [t.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and id(node) not in seen:
+            seen[id(node)] = node
+            todo += [next_node for next_node, _ in node.next_functions]
+    return sorted(node.name() for node in seen.values())
+
+
+def test_borders_are_one_step_of_autograd_each(mesh):
+    """However many arguments there are, once their shapes are known."""
+    names = mesh.axis_names
+    a, b, c = (
+        numbers(12, 12, seed=seed).to("spmd").requires_grad_(wanted)
+        for seed, wanted in enumerate([True, True, False])
+    )
+    f = spmd.shard_map(
+        lambda a, b, c: (a + b) * c,
+        mesh,
+        (P(names, None), P(names, None), P(names, None)),
+        P(names, None),
+    )
+    f(a, b, c)
+    for _ in range(2):
+        y = f(a, b, c)
+        borders, leaves = ["LanesBackward"] * 2, ["torch::autograd::AccumulateGrad"] * 2
+        assert nodes_behind(y) == ["AddBackward0", *borders, "MulBackward0", *leaves]
+    # A part of the gradients only, and derivatives of them.
+    (of_b,) = torch.autograd.grad(y.sum(), b, create_graph=True)
+    torch.testing.assert_close(of_b.cpu(), c.cpu())
+    squares = f(a * a, b, c)
+    (of_a,) = torch.autograd.grad(squares.sum(), a, create_graph=True)
+    (second,) = torch.autograd.grad(of_a.sum(), a)
+    torch.testing.assert_close(second.cpu(), 2 * c.cpu())
+
+
+def test_results_of_one_function_that_differ(mesh):
+    """What is known of a result's shards is used only for results like it."""
+    names = mesh.axis_names
+    x = numbers(24, 6)
+    what = []
+    f = spmd.shard_map(lambda t: what[-1](t), mesh, P(names, None), P(names, None))
+
+    def check(function, expected):
+        what.append(function)
+        for _ in range(2):
+            torch.testing.assert_close(f(x.to("spmd")).cpu(), expected, msg=str(len(what)))
+
+    n = mesh.size()
+    shards = x.view(n, -1, 6)
+    check(lambda t: t * 2, x * 2)
+    check(lambda t: t[:1], shards[:, :1].reshape(n, 6))  # of another size
+    check(lambda t: t, x)
+    check(lambda t: spmd.psum(t, names), shards.sum(0).repeat(n, 1))  # which does not vary
+    check(lambda t: spmd.psum(t, names[0]), spmd_sum_along_first(mesh, shards))
+    check(lambda t: t > 0, x > 0)
+    check(lambda t: t.T.contiguous().T, x)
+    check(lambda t: torch.vmap(torch.sin)(t), x.sin())
+    what.append(lambda t: [t, 2 * t])
+    first, second = f(x.to("spmd"))
+    assert torch.equal(first.cpu(), x) and torch.equal(second.cpu(), 2 * x)
+    what.append(lambda t: t.sum())
+    with pytest.raises(ValueError, match="has 0 dimensions, but its spec"):
+        f(x.to("spmd"))
+    whole = spmd.shard_map(lambda t: what[-1](t), mesh, P(names, None), P(None, None))
+    what.append(lambda t: spmd.psum(t, names))
+    for _ in range(2):
+        torch.testing.assert_close(whole(x.to("spmd")).cpu(), shards.sum(0))
+    what.append(lambda t: t * 1)  # of the same size, but it varies
+    with pytest.raises(ValueError, match="varies along axis"):
+        whole(x.to("spmd"))
+    what.append(lambda t: spmd.psum(t, names))
+    torch.testing.assert_close(whole(x.to("spmd")).cpu(), shards.sum(0))
+    assert torch._C._functorch.maybe_current_level() is None  # no level is left open
+
+
+def spmd_sum_along_first(mesh, shards):
+    """What a sum over the first axis gives to each device, one behind the other."""
+    first, *_ = mesh.shape().values()
+    apart = shards.view(first, -1, *shards.shape[1:])
+    return apart.sum(0, keepdim=True).expand_as(apart).reshape(-1, shards.shape[-1])
+
+
 def test_collectives_are_one_op_for_those_who_watch_ops(four):
     names = []
 
@@ -555,10 +640,42 @@ def test_captured_tensors(four):
     f = spmd.shard_map(lambda t: t + w[:2], four, P("x"), P("x"))
     with pytest.raises(ValueError, match="from outside that is sharded over the manual axis 'x'"):
         f(x)
+    for _ in range(2):  # and when the call is known
+        with pytest.raises(ValueError, match="from outside that is sharded over the manual axis"):
+            f(x)
     f = spmd.shard_map(lambda t: t + w[:2], four, P("x"), P("x"), check_vma=False)
-    assert f(x).tolist() == [2.0] * 8
+    for _ in range(2):
+        assert f(x).tolist() == [2.0] * 8
     f = spmd.shard_map(lambda t: t * scale, four, P("x"), P("x"))  # the same on all devices
     assert f(x).tolist() == [3.0] * 8
+
+
+def test_captured_tensors_of_regions_in_regions():
+    mesh = spmd.make_mesh((2, 2), ("x", "y"))
+    w = torch.arange(8.0, device="spmd")
+    over_x, over_y = (spmd.mark_sharding(w + 0, mesh, P(axis)) for axis in ("x", "y"))
+
+    def nested(inner):
+        def outer(t):
+            return spmd.shard_map(inner, mesh, P("y"), P("y"), axis_names="y")(t)
+
+        return spmd.shard_map(outer, mesh, P("x"), P("x"), axis_names="x")
+
+    assert nested(lambda t: t * 2)(over_x).tolist() == (2 * w).tolist()
+    for marked, axis in ((over_x, "x"), (over_y, "y")):  # the inner region is in both
+        with pytest.raises(ValueError, match=f"over the manual axis '{axis}'"):
+            nested(lambda t, marked=marked: t + marked[:2])(w)
+    # An argument of the inner region has a mark over its axis, its shards have none.
+    marks = spmd.shard_map(lambda t: t.flip(0), mesh, P("y"), P("y"), axis_names="y")
+    f = spmd.shard_map(
+        lambda t: marks(spmd.mark_sharding(t + 0, mesh, P("y"))),
+        mesh,
+        P("x"),
+        P("x"),
+        axis_names="x",
+    )
+    expected = w.cpu().view(2, 2, 2).flip(2).flatten().tolist()
+    assert [f(w).tolist() for _ in range(2)] == [expected] * 2
 
 
 def test_overwriting_a_value_that_does_not_vary(four):
@@ -924,6 +1041,38 @@ def test_functional_collectives_of_torch(four):
     ):
         with pytest.raises(error, match=message):
             spmd.shard_map(f, four, P("x", None), P(None, None))(x.to("spmd"))
+
+
+def test_functional_collectives_between_other_levels():
+    """Over two axes, under vmap and of values that do not vary; their derivative is taken outside,
+    and they are PyTorch's own where no region is."""
+    mesh = spmd.make_mesh((2, 2), ("x", "y"))
+    c10d, x = torch.ops._c10d_functional, numbers(8, 4)
+    parts = x.view(2, 2, 2, 4)  # by x, y, rows
+    spec = P(("x", "y"), None)
+
+    def over(name):
+        return lambda t: c10d.all_reduce(t, "sum", name)
+
+    for f, out, expected in (
+        (over("x"), P("y", None), parts.sum(0).reshape(4, 4)),
+        (over("y"), P("x", None), parts.sum(1).reshape(4, 4)),
+        (lambda t: over("x")(over("y")(t)), P(None, None), parts.sum((0, 1))),
+        (torch.vmap(over("x")), P("y", None), parts.sum(0).reshape(4, 4)),
+        (lambda t: over("x")(torch.ones_like(t[0, 0])) + t, spec, 2 + x),
+    ):
+        t = x.to("spmd").requires_grad_()
+        got = spmd.shard_map(f, mesh, spec, out)(t)
+        torch.testing.assert_close(got.cpu().detach(), expected)
+        got.sum().backward()
+        torch.testing.assert_close(t.grad.cpu(), torch.ones_like(x))
+    inside = torch.func.grad(lambda t: over("x")(t).sum())
+    with pytest.raises(NotImplementedError, match=r"PyTorch has no derivative .* use spmd\.psum"):
+        spmd.shard_map(inside, mesh, spec, spec)(x.to("spmd"))
+    for on in ("cpu", "spmd"):  # no region, no group of this name
+        with pytest.raises((RuntimeError, ValueError), match="x"):
+            torch.vmap(over("x"))(x.to(on))
+    assert torch._C._functorch.maybe_current_level() is None
 
 
 def test_attention_inside(four):

@@ -109,20 +109,6 @@ REFUSED = {
         lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(1)]).to("spmd"),
         lambda: torch._nested_from_padded(on_spmd()[None], torch.tensor([[3, 4]])),
     ],
-    "sparse": [
-        lambda: on_spmd().to_sparse(),
-        lambda: torch.eye(3).to_sparse().to("spmd"),
-        lambda: torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], device="spmd"),
-        lambda: torch.empty(3, 3, layout=torch.sparse_coo, device="spmd"),
-        lambda: torch.sparse.mm(torch.eye(3).to_sparse(), on_spmd()),
-        lambda: on_spmd().sparse_mask(torch.eye(3).to_sparse()),
-        lambda: (
-            nn.Embedding(5, 3, sparse=True)
-            .to("spmd")(torch.arange(3, device="spmd"))
-            .sum()
-            .backward()
-        ),
-    ],
     "sparse compressed": [
         lambda: torch.eye(3).to_sparse_csr().to("spmd"),
         lambda: torch.sparse_csr_tensor([0, 1], [0], [1.0], device="spmd"),

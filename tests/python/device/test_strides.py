@@ -33,7 +33,6 @@ KNOWN = {
     "ormqr": "the Meta kernel of its gradient goes row by row",
     "prod": FORMULA,
     "tensor_split": "PyTorch asks for indices on the CPU",
-    "to_sparse": "there are no sparse tensors",
 }
 # The same, among samples that only --full-ops takes.
 RARELY = {

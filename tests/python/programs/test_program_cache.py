@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from processes import run_script
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -258,3 +259,37 @@ def test_marks_are_compared() -> None:
         y = x + 1
         assert y.cpu().sum() == 48
         assert tuple(spmd.sharding_of(y).spec) == spec
+
+
+MARKED_LATER = """
+    import torch, torch_spmd as spmd
+    from torch_spmd import _C
+
+    mesh = spmd.make_mesh((1, 1), ("data", "model"))
+    w = torch.ones(4, 4).to("spmd")
+    compiles, hits = [], []
+    for spec in (None, None, ("data", None), ("model", None), None):
+        x = torch.ones(4, 4).to("spmd")
+        if spec is not None:
+            spmd.mark_sharding(x, mesh, spec)
+        before = _C.statistics()
+        assert (x @ w).relu().sum().item() == 64
+        compiles.append(_C.statistics()["compiles"] - before["compiles"])
+        hits.append(_C.statistics()["cache_hits"] - before["cache_hits"])
+        if spec is not None:
+            assert spmd.sharding_of(x).spec == spmd.P(*spec) and spmd.sharding_of(x).is_committed
+            assert str(spec) in str(spmd.debug.explain(x))
+    print(compiles, hits)
+"""
+
+
+def test_marks_of_inputs_are_no_part_of_keys_where_there_is_one_device() -> None:
+    said = run_script(MARKED_LATER, SPMD_NUM_DEVICES="1").stdout
+    assert said == "[1, 0, 0, 0, 0] [0, 1, 1, 1, 1]\n"
+
+
+@pytest.mark.parametrize("devices", ["", "8"])
+def test_marks_on_one_of_several_devices_are(devices: str) -> None:
+    """The other devices need not have what is marked."""
+    said = run_script(MARKED_LATER, SPMD_NUM_DEVICES=devices).stdout
+    assert said == "[1, 0, 1, 1, 0] [0, 1, 0, 0, 1]\n"

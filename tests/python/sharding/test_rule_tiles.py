@@ -66,7 +66,7 @@ UNCHECKED = {
     "spmd::slice_start_scatter": "the same, written to",
 }
 # Sparse tensors; indices that must be on the host.
-REFUSED = {"sparse_sampled_addmm", "sparse_mm_reduce", "to_sparse", "tensor_split"}
+REFUSED = {"sparse_sampled_addmm", "sparse_mm_reduce", "tensor_split"}
 
 
 def fold_of_cut(columns):

@@ -14,7 +14,6 @@ EXCEPTIONS = {
     "device": {
         "sparse_mm_reduce": NO_SPARSE,
         "sparse_sampled_addmm": NO_SPARSE,
-        "to_sparse": NO_SPARSE,
     },
     # Unsharded, every sample: what is wrong beyond "device". Seen with --full-ops only.
     "device, full": {},
@@ -22,12 +21,9 @@ EXCEPTIONS = {
     "strided": {
         "sparse_mm_reduce": NO_SPARSE,
         "sparse_sampled_addmm": NO_SPARSE,
-        "to_sparse": NO_SPARSE,
     },
     # On inputs without elements.
-    "empty": {
-        "to_sparse": NO_SPARSE,
-    },
+    "empty": {},
     "in_place": {
         "addbmm": (
             "raises RuntimeError: addbmm_ of an input that is broadcast; the CPU resizes the input"
@@ -40,7 +36,6 @@ EXCEPTIONS = {
     "sharded": {
         "sparse_mm_reduce": NO_SPARSE_MARK,
         "sparse_sampled_addmm": NO_SPARSE_MARK,
-        "to_sparse": NO_SPARSE,
     },
     # Every sharding of every sample: what is wrong beyond "sharded". Seen with --full-ops only.
     "sharded, full": {},
@@ -48,31 +43,22 @@ EXCEPTIONS = {
     "float64": {
         "sparse_mm_reduce": NO_SPARSE,
         "sparse_sampled_addmm": NO_SPARSE,
-        "to_sparse": NO_SPARSE,
     },
     "float64, full": {},
     "bfloat16": {
         "sparse_mm_reduce": NO_SPARSE,
-        "to_sparse": NO_SPARSE,
     },
     "bfloat16, full": {},
     "complex64": {
         "sparse_sampled_addmm": NO_SPARSE,
-        "to_sparse": NO_SPARSE,
     },
     "complex64, full": {},
-    "int64": {
-        "to_sparse": NO_SPARSE,
-    },
+    "int64": {},
     "int64, full": {},
-    "bool": {
-        "to_sparse": NO_SPARSE,
-    },
+    "bool": {},
     "bool, full": {},
     # Gradients of gradients, and tangents.
-    "second": {
-        "to_sparse": NO_SPARSE,
-    },
+    "second": {},
     # Every sample, sharded. Seen by sweep_ops.py only.
     "second, sharded": {
         "nn_functional_linear_cross_entropy_chunked": (

@@ -442,6 +442,10 @@ def _fake() -> torch.Tensor:
 
 
 def _sparse() -> torch.Tensor:
+    return torch.eye(4, device="spmd").to_sparse()
+
+
+def _compressed() -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.eye(4).to_sparse_csr()
@@ -463,7 +467,7 @@ WRONG: list[Callable[[World], Any]] = [
         np.array([1.5]), np.arange(6).reshape(2, 3), np.array(3), np.array([object()])
     ),
     lambda w: w.pick(torch.ones(2), torch.ones((), dtype=torch.long), torch.ones(2, device="meta")),
-    lambda w: w.pick(torch.eye(4).to_sparse(), _sparse(), _fake(), nn.Parameter(torch.ones(2))),
+    lambda w: w.pick(_sparse(), _compressed(), _fake(), nn.Parameter(torch.ones(2))),
     lambda w: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     lambda w: w.pick(
         torch.ones(2, device="spmd"), torch.ones(8, 4, device="spmd", requires_grad=True)

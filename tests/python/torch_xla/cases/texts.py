@@ -276,3 +276,27 @@ def test_texts_are_read_and_written():
     assert iota.text() == "{devices=[2,1,2]0,2,1,3 last_tile_dim_replicate}"
     with pytest.raises(ValueError, match="is not organized as expected"):
         _tiles.parse("{devices=2}")
+
+
+def test_marks_on_inputs_of_a_compiled_module(mesh):
+    """A sharding compiles once more where it shards, and not on one device. torch_xla's own test of
+    this, dynamo_input_sharding_changed, asks for no program more on one device."""
+    model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1))
+    model = model.to("xla").eval()
+    x, y = (torch.randn(8, 128, device="xla") for _ in range(2))
+    torch_xla.sync()
+    met.clear_all()
+    compiled = torch.compile(model, backend="openxla")
+    whole = compiled(x)
+    assert met.metric_data("CompileTime")[0] == 1
+    xs.mark_sharding(x, mesh, (1, 0))
+    assert torch.allclose(compiled(x).cpu(), whole.cpu(), atol=1e-5)
+    assert met.metric_data("CompileTime")[0] == (1 if N == 1 else 2)
+    xs.mark_sharding(y, mesh, (0, 1))
+    result = compiled(y)
+    assert met.metric_data("CompileTime")[0] == (1 if N == 1 else 3)
+    assert torch.allclose(model(y).cpu(), result.cpu(), atol=1e-5)
+    ids = ",".join(map(str, range(N)))
+    assert XLAC._get_xla_sharding_spec(y) == (
+        "{replicated}" if N == 1 else f"{{devices=[1,{N}]{ids}}}"
+    )
