@@ -116,7 +116,8 @@ def _batch(caller: str, batch: Any) -> Batch:
         given = _arguments.mapping(caller, "batch", batch, "arguments by name")
         found = {_arguments.text(caller, "a name of batch", n): x for n, x in given.items()}
     elif isinstance(batch, (tuple, list)):
-        found = tuple(batch)
+        with _arguments.reading(caller, "batch"):
+            found = tuple(batch)
     else:
         raise TypeError(
             f"{caller}: batch must be a tensor, a tuple of positional arguments or a dict of named "

@@ -166,10 +166,10 @@ def _layouts(caller: str, what: str, pattern: Any, given: Any) -> Layouts:
         if isinstance(given, Mapping):
             named = _arguments.mapping(caller, what, given, "a mapping from names to specs")
             return Layouts(named={_name(where, n): _layout(s) for n, s in named.items()})
-        if isinstance(given, list) or (
-            isinstance(given, tuple) and any(isinstance(item, PartitionSpec) for item in given)
-        ):
-            return Layouts(positional=tuple(_layout(item) for item in given))
+        if isinstance(given, (list, tuple)):
+            items = _arguments.items(caller, what, given, "specs by position")
+            if isinstance(given, list) or any(isinstance(item, PartitionSpec) for item in items):
+                return Layouts(positional=tuple(_layout(item) for item in items))
         return Layouts(first=_layout(given))
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError

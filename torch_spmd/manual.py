@@ -15,7 +15,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -293,7 +293,10 @@ class Region:
         each = [spec for s, arg in zip(specs, args) for spec in _broadcast("in_specs", s, arg)]
         for arg in args:
             if not isinstance(arg, Tensor):
-                return *pytree.tree_flatten(args), each
+                leaves, form = pytree.tree_flatten(args)
+                for i, leaf in enumerate(leaves):
+                    _refuse_closed(self.f, functools.partial(_argument, form, i), leaf)
+                return leaves, form, each
         return args, _ARGUMENTS, each
 
     def _enter_as_known(self, args: tuple[Any, ...]) -> tuple[int, Sequence[Any]] | None:
@@ -354,6 +357,7 @@ class Region:
         results.axes = [()] * len(leaves)
         for i, (leaf, spec) in enumerate(zip(leaves, results.specs)):
             if not isinstance(leaf, Tensor):
+                _refuse_closed(self.f, functools.partial(results.where, i), leaf)
                 continue
             if leaf.device.type != "spmd":
                 raise ValueError(
@@ -524,6 +528,21 @@ def _place(form: Any, i: int) -> str:
 
 def _argument(form: Any, i: int) -> str:
     return f"argument {_place(form, i)}"
+
+
+def _refuse_closed(f: Callable[..., Any], where: Callable[[], str], leaf: Any) -> None:
+    """Errors: TypeError for a container of tensors that PyTorch's trees take for a leaf."""
+    if not isinstance(leaf, (list, tuple, Set, Mapping)):
+        return
+    caller = f"shard_map: {_name(f)}"
+    with _arguments.reading(caller, where()):
+        items = list(leaf.values() if isinstance(leaf, Mapping) else leaf)
+    if any(isinstance(item, Tensor) for item in items):
+        raise TypeError(
+            f"{caller}: {where()} is a {type(leaf).__name__}, whose tensors PyTorch's trees do not "
+            "show; use a list, a tuple or a dict, or register the class "
+            "(torch.utils._pytree.register_pytree_node)"
+        )
 
 
 def _name(f: Callable[..., Any]) -> str:

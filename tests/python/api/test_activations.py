@@ -13,6 +13,11 @@ import torch_spmd as spmd
 from torch_spmd import P
 
 
+class Raising(list):
+    def __iter__(self):
+        raise RecursionError("deep")
+
+
 @pytest.fixture
 def mesh():
     return spmd.make_mesh((2, 4), ("data", "model"))
@@ -161,6 +166,11 @@ def test_errors_name_the_place_and_change_nothing(mesh):
     rules = {"layers.0.weight": P("model", None)}
     for wrong, error, message in (
         ({"": P("modle", None)}, ValueError, r"shard_module: outputs\[''\]: .*modle"),
+        (
+            {"": Raising([P()])},
+            TypeError,
+            r"outputs\[''\]: shard_module: outputs cannot be read: Rec",
+        ),
         ({"": 5}, TypeError, r"shard_module: outputs\[''\]: PartitionSpec: expected a tuple"),
         ([P("data")], TypeError, "shard_module: outputs must be a mapping from names of modules"),
     ):

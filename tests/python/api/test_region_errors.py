@@ -129,3 +129,34 @@ def test_numbers_in_sums(mesh):
     x = torch.arange(8.0, device="spmd")
     assert torch.equal(spmd.shard_map(f, mesh, P("x"), P("x"))(x).cpu(), x.cpu() * 2)
     assert seen == {"a": 4, "b": 3.0, "c": {"k": 2}}
+
+
+class Several(list):
+    """A list that PyTorch's trees take for a leaf."""
+
+
+class Broken(list):
+    def __iter__(self):
+        raise RecursionError("deep")
+
+
+def test_containers_that_are_no_trees(mesh):
+    """They would keep their tensors from becoming shards, and shards from becoming tensors."""
+    x = torch.ones(8, device="spmd")
+    what = "whose tensors PyTorch's trees do not show; use a list, a tuple or a dict, or register"
+    f = spmd.shard_map(lambda t: t, mesh, P("x"), P("x"))
+    with pytest.raises(TypeError, match=rf"argument \[0\] is a Several, {what}"):
+        f(Several([x]))
+    with pytest.raises(TypeError, match=rf"argument \[0\]\['a'\] is a Several, {what}"):
+        f({"a": Several([x])})
+    with pytest.raises(TypeError, match=r"argument \[0\] cannot be read: RecursionError: deep"):
+        f(Broken([x]))
+    for result, place in (
+        (Several, "its result"),
+        (lambda ts: (ts[0], Several(ts)), r"result \[1\]"),
+    ):
+        f = spmd.shard_map(lambda t, result=result: result([t]), mesh, P("x"), P("x"))
+        with pytest.raises(TypeError, match=rf"{place} is a Several, {what}"):
+            f(x)
+    f = spmd.shard_map(lambda t, size: t.view(size), mesh, P("x"), P("x"))
+    assert f(x, torch.Size([2])).shape == (8,)  # a tuple of numbers is as good as a number
