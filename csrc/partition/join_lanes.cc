@@ -364,7 +364,14 @@ class Joiner : private LaneValues {
         return true;
       }
     }
-    return CallInOtherForms(id) || (count > split && ProductInPlace(id, factors));
+    if (CallInOtherForms(id)) return true;
+    if (count == split) return false;
+    if (!factors_[id].rule->elementwise) return ProductInPlace(id, factors);
+    // The result is worth more without lanes than with them, as far as is known.
+    put_together_ = true;
+    const bool done = CallWith(id, FitTo(id, factors, given, open));
+    put_together_ = false;
+    return done;
   }
 
   // A product of a tensor that has no other form, such as a weight f32[x,d,n] of one head on each
@@ -513,7 +520,7 @@ class Joiner : private LaneValues {
       }
       const std::optional<Sharding> sharding =
           JoinedSharding(plan.operands[k], DimsOf(v), fit->of_operands[k], GridOf(id));
-      operands[k] = sharding ? Without(v, fit->of_operands[k]) : ir::kNoValue;
+      operands[k] = sharding ? WithoutAs(v, fit->of_operands[k], *sharding) : ir::kNoValue;
       if (operands[k] == ir::kNoValue) return false;
       wanted.operands.push_back(*sharding);
       if (rule.elementwise && !DropOnes(id, static_cast<int>(k), fit->of_operands[k], of_results[0],

@@ -166,19 +166,34 @@ ir::ValueId LaneValues::Without(ir::ValueId v, const Lanes& lanes) {
   if (lanes.empty()) return Plain(v);
   const Form* const form = FormOf(v);
   if (form != nullptr && AreSame(form->lanes, lanes)) return form->joined;
-  for (const Form& known : asked_[v]) {
-    const bool again = in_place_ && known.joined == ir::kNoValue;
-    if (AreSame(known.lanes, lanes) && !again) return known.joined;
+  const bool plain = form == nullptr;
+  const bool together = std::exchange(put_together_, false);  // this value, and no operand of it
+  ir::ValueId made = ir::kNoValue;
+  bool known = false;
+  for (const Form& other : asked_[v]) {
+    if (!AreSame(other.lanes, lanes)) continue;
+    if (made == ir::kNoValue) made = other.joined;
+    known = true;
   }
-  const ir::ValueId made = Compute(v, lanes);
-  asked_[v].push_back({made, lanes});
+  if (made == ir::kNoValue && (!known || in_place_)) made = Compute(v, lanes);
+  if (made == ir::kNoValue && together && plain) made = Together(v, lanes);
+  if (!known || made != ir::kNoValue) asked_[v].push_back({made, lanes});
+  put_together_ = together;
   return made;
+}
+
+ir::ValueId LaneValues::WithoutAs(ir::ValueId v, const Lanes& lanes, const Sharding& sharding) {
+  const ir::ValueId made = Without(v, lanes);
+  const Form* const form = FormOf(v);
+  const bool as_known = lanes.empty() || (form != nullptr && AreSame(form->lanes, lanes));
+  if (made == ir::kNoValue || as_known || result_.MadeSharding(made) == sharding) return made;
+  return ir::kNoValue;
 }
 
 ir::ValueId LaneValues::Compute(ir::ValueId v, const Lanes& lanes) {
   const ir::NodeId id = graph_.value(v).producer;
   const Form* const form = FormOf(v);
-  if (form == nullptr && in_place_ && AreInPlace(DimsOf(v), lanes)) return InPlace(v, lanes);
+  if (form == nullptr && in_place_ && AreInPlace(DimsOf(v), lanes)) return Together(v, lanes);
   if (id == ir::kNoNode || factors_[id].rule == nullptr) return ir::kNoValue;
   const ir::Node& node = graph_.node(id);
   const rules::Rule& rule = *factors_[id].rule;
@@ -262,16 +277,29 @@ ir::ValueId LaneValues::Sized(ir::NodeId id, const Lanes& lanes, absl::string_vi
                       std::move(wanted), {&type, 1});
 }
 
-ir::ValueId LaneValues::InPlace(ir::ValueId v, const Lanes& lanes) {
+// Of a value with lanes that were never joined.
+ir::ValueId LaneValues::Together(ir::ValueId v, const Lanes& lanes) {
   const ir::ValueId plain = Plain(v);
   const ir::NodeId id = graph_.value(v).producer;
   const int grid = id == ir::kNoNode ? graph_.value(v).annotation->grid : plans_[id].grid;
   const Sharding sharding = result_.MadeSharding(plain);
   const std::optional<Sharding> joined =
       JoinedSharding(sharding, DimsOf(v), lanes, graph_.grid(grid));
-  if (!joined) return ir::kNoValue;
+  if (!joined || !AreSplit(lanes)) return ir::kNoValue;
+  const Apart apart = TakeApart(sharding, DimsOf(v), lanes, graph_.grid(grid));
   const ir::Node& like = graph_.node(id == ir::kNoNode ? 0 : id);
-  return result_.View(like, grid, plain, JoinedDims(DimsOf(v), lanes), sharding, *joined);
+  Dims sizes;
+  std::vector<int64_t> order(apart.order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    sizes.push_back(apart.sizes[apart.order[i]]);
+    order[apart.order[i]] = static_cast<int64_t>(i);
+  }
+  ir::ValueId made = result_.View(like, grid, plain, sizes, sharding, apart.after);
+  if (made != ir::kNoValue && !std::is_sorted(order.begin(), order.end())) {
+    made = Permuted(like, grid, made, order, apart.after);
+  }
+  if (made == ir::kNoValue) return made;
+  return result_.View(like, grid, made, JoinedDims(DimsOf(v), lanes), apart.before, *joined);
 }
 
 ir::ValueId LaneValues::Filled(ir::NodeId id, const Lanes& lanes) {
@@ -284,8 +312,18 @@ ir::ValueId LaneValues::Filled(ir::NodeId id, const Lanes& lanes) {
 // to the size of both.
 ir::ValueId LaneValues::Expanded(ir::NodeId id, const Lanes& lanes) {
   const ir::Node& node = graph_.node(id);
-  const ir::ValueId u = node.operands[0];
-  const Form* const form = FormOf(u);
+  ir::ValueId u = node.operands[0];
+  const Form* form = FormOf(u);
+  ir::NodeId reader = id;
+  // What was expanded twice was expanded once.
+  for (ir::NodeId at = graph_.value(u).producer; form == nullptr && at != ir::kNoNode;
+       at = graph_.value(u).producer) {
+    const rules::Rule* const rule = factors_[at].rule;
+    if (rule == nullptr || rule->facts.dims != rules::DimsUse::kExpands) break;
+    reader = at;
+    u = graph_.node(at).operands[0];
+    form = FormOf(u);
+  }
   const Lanes none;
   const Lanes own = form == nullptr ? none : form->lanes;
   const Dims& from = DimsOf(u);
@@ -314,7 +352,8 @@ ir::ValueId LaneValues::Expanded(ir::NodeId id, const Lanes& lanes) {
       ones.push_back({NumberWithout(own, dim), Lane::kEverywhere});
     }
   }
-  std::optional<Sharding> operand = JoinedSharding(plans_[id].operands[0], from, own, GridOf(id));
+  std::optional<Sharding> operand =
+      JoinedSharding(plans_[reader].operands[0], from, own, GridOf(reader));
   if (!operand) return ir::kNoValue;
   ir::ValueId source = WithoutOnesOf(node, plans_[id].grid,
                                      form == nullptr ? Plain(u) : form->joined, ones, *operand);
@@ -334,7 +373,7 @@ ir::ValueId LaneValues::Reshaped(ir::NodeId id, const Lanes& lanes) {
   if (!operand || !after || !AreEqual(OfNextDims(*after, to), OfNextDims(lanes, to))) {
     return ir::kNoValue;
   }
-  const ir::ValueId joined = Without(node.operands[0], *before);
+  const ir::ValueId joined = WithoutAs(node.operands[0], *before, *operand);
   if (joined == ir::kNoValue) return joined;
   return result_.View(node, plans_[id].grid, joined, JoinedDims(to, lanes), *operand,
                       *JoinedSharding(plans_[id].results[0], to, lanes, GridOf(id)));
@@ -367,7 +406,7 @@ ir::ValueId LaneValues::Elementwise(ir::NodeId id, const Lanes& lanes) {
     }
     std::optional<Sharding> sharding = JoinedSharding(plan.operands[k], DimsOf(v), own, GridOf(id));
     if (!sharding) return ir::kNoValue;
-    ir::ValueId operand = Without(v, own);
+    ir::ValueId operand = WithoutAs(v, own, *sharding);
     if (operand == ir::kNoValue) return operand;
     for (Lane& one : ones) one.dim = NumberWithout(own, one.dim);
     operand = WithoutOnesOf(node, plan.grid, operand, ones, *sharding);

@@ -53,6 +53,10 @@ class LaneValues {
   // (a number that was expanded, say) is computed in full length instead. ir::kNoValue if there is
   // no such value.
   ir::ValueId Without(ir::ValueId v, const Lanes& lanes);
+  // The same for a reader that wants the result in `sharding`. ir::kNoValue also if it would be
+  // sent for that, though the value is there in another form, which others may read, and is sent
+  // so.
+  ir::ValueId WithoutAs(ir::ValueId v, const Lanes& lanes, const Sharding& sharding);
   // Adds `v`, sharded as `sharding`, with its dimensions in the order `order`. Dimensions of size 1
   // are moved by views, so that products see the matrices behind them.
   ir::ValueId Permuted(const ir::Node& like, int grid, ir::ValueId v,
@@ -74,13 +78,15 @@ class LaneValues {
   std::vector<bool> leaves_;        // by value of the graph: it is an output
   // Whether Without may make lanes a part of what lies behind them, which is a view more.
   bool in_place_ = false;
+  // Whether it may, for the value that it is asked for, make them a part of any other dimension.
+  bool put_together_ = false;
 
  private:
   ir::ValueId Compute(ir::ValueId v, const Lanes& lanes);
-  // The parts of Compute: of a value that has a form, of one whose lanes lie where they are put,
-  // and by what an op does with dimensions.
+  // The parts of Compute: of a value that has a form, of one whose lanes were never joined, and by
+  // what an op does with dimensions.
   ir::ValueId Converted(ir::ValueId v, const Form& form, const Lanes& lanes);
-  ir::ValueId InPlace(ir::ValueId v, const Lanes& lanes);
+  ir::ValueId Together(ir::ValueId v, const Lanes& lanes);
   ir::ValueId Filled(ir::NodeId id, const Lanes& lanes);
   ir::ValueId Expanded(ir::NodeId id, const Lanes& lanes);
   ir::ValueId Reshaped(ir::NodeId id, const Lanes& lanes);
