@@ -194,6 +194,54 @@ Apart TakeApart(const Sharding& sharding, const Dims& dims, const Lanes& lanes, 
   return apart;
 }
 
+Apart Regroup(const Sharding& sharding, const Dims& dims, const Lanes& from, const Lanes& to,
+              const Grid& grid) {
+  const Apart now = TakeApart(sharding, dims, from, grid);
+  const Apart then = TakeApart(sharding, dims, to, grid);
+  const size_t count = now.order.size();
+  std::vector<int64_t> order(count);  // of the parts: by place in the result, that in the operand
+  for (size_t i = 0; i < count; ++i) order[then.order[i]] = now.order[i];
+  // By part, the dimension that it is a part of without lanes.
+  const auto dims_of = [&](const Lanes& lanes) {
+    std::vector<int> of;
+    for (int d = 0; d < sharding.rank(); ++d) {
+      if (IsLane(lanes, d)) continue;
+      const auto parts =
+          std::count_if(lanes.begin(), lanes.end(), [d](Lane lane) { return lane.whole == d; });
+      of.insert(of.end(), parts + 1, d);
+    }
+    return of;
+  };
+  const std::vector<int> before = dims_of(from), after = dims_of(to);
+  std::vector<bool> joins(count, false);  // by part of the operand: it stays with the one before
+  for (size_t i = 1; i < count; ++i) {
+    const int64_t part = order[i];
+    joins[part] =
+        part == order[i - 1] + 1 && before[part] == before[part - 1] && after[i] == after[i - 1];
+  }
+  Apart apart;
+  apart.before = now.before;
+  apart.before.dims.clear();
+  std::vector<int64_t> number(count);
+  for (size_t part = 0; part < count; ++part) {
+    const DimSharding& own = now.before.dims[part];
+    if (joins[part]) {
+      DimSharding& all = apart.before.dims.back();
+      all.axes.insert(all.axes.end(), own.axes.begin(), own.axes.end());
+      apart.sizes.back() *= now.sizes[part];
+    } else {
+      apart.sizes.push_back(now.sizes[part]);
+      apart.before.dims.push_back(own);
+    }
+    number[part] = static_cast<int64_t>(apart.sizes.size()) - 1;
+  }
+  for (const int64_t part : order) {
+    if (!joins[part]) apart.order.push_back(number[part]);
+  }
+  apart.after = WithOrder(apart.before, apart.order);
+  return apart;
+}
+
 Sharding WithOrder(const Sharding& sharding, absl::Span<const int64_t> order) {
   Sharding ordered = sharding;
   for (size_t i = 0; i < order.size(); ++i) ordered.dims[i] = sharding.dims[order[i]];

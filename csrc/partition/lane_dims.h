@@ -61,6 +61,11 @@ struct Apart {
 };
 // Requires: AreSplit(lanes), and JoinedSharding is not nullopt.
 Apart TakeApart(const Sharding& sharding, const Dims& dims, const Lanes& lanes, const Grid& grid);
+// How the value without the lanes `from` becomes the one without the lanes `to`, which are the same
+// with other wholes: as in TakeApart. What stays together is one dimension.
+// Requires: as TakeApart, of both.
+Apart Regroup(const Sharding& sharding, const Dims& dims, const Lanes& from, const Lanes& to,
+              const Grid& grid);
 // `sharding` with its dimensions in the order `order`.
 Sharding WithOrder(const Sharding& sharding, absl::Span<const int64_t> order);
 // The lanes that a reshape from `from` to `to`, whose result is sharded, splits off: of the

@@ -241,22 +241,19 @@ ir::ValueId LaneValues::Converted(ir::ValueId v, const Form& form, const Lanes& 
   const Dims& dims = DimsOf(v);
   const Sharding from = *JoinedSharding(sharding, dims, form.lanes, GridOf(id));
   const Sharding to = *JoinedSharding(sharding, dims, lanes, GridOf(id));
-  const Apart now = TakeApart(sharding, dims, form.lanes, GridOf(id));
-  const Apart then = TakeApart(sharding, dims, lanes, GridOf(id));
-  std::vector<int64_t> order(now.order.size());
-  for (size_t i = 0; i < order.size(); ++i) order[then.order[i]] = now.order[i];
+  const Apart apart = Regroup(sharding, dims, form.lanes, lanes, GridOf(id));
   std::vector<int64_t> parts;  // that are not of size 1
-  for (const int64_t part : order) {
-    if (now.sizes[part] != 1) parts.push_back(part);
+  for (const int64_t part : apart.order) {
+    if (apart.sizes[part] != 1) parts.push_back(part);
   }
   const Dims joined = JoinedDims(dims, lanes);
   if (std::is_sorted(parts.begin(), parts.end())) {
     return result_.View(node, grid, form.joined, joined, from, to);
   }
-  ir::ValueId made = result_.View(node, grid, form.joined, now.sizes, from, now.before);
-  if (made != ir::kNoValue) made = Permuted(node, grid, made, order, now.before);
+  ir::ValueId made = result_.View(node, grid, form.joined, apart.sizes, from, apart.before);
+  if (made != ir::kNoValue) made = Permuted(node, grid, made, apart.order, apart.before);
   if (made == ir::kNoValue) return made;
-  return result_.View(node, grid, made, joined, WithOrder(now.before, order), to);
+  return result_.View(node, grid, made, joined, apart.after, to);
 }
 
 ir::ValueId LaneValues::Sized(ir::NodeId id, const Lanes& lanes, absl::string_view sizes,

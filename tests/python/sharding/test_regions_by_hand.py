@@ -156,6 +156,25 @@ def test_bytes_are_those_of_automatic_code(name):
     assert total(ours) <= total(theirs), (ours, theirs)
 
 
+def test_gradients_of_several_passes_lie_as_the_arguments_do():
+    """A pass adds to the gradient of the one before in place, whose mark binds only that one."""
+    mesh = spmd.make_mesh((4,), ("x",))
+    w = spmd.mark_sharding(numbers(8, 12).to("spmd"), mesh, P("x", None)).requires_grad_()
+    v, x = numbers(12, seed=1).to("spmd").requires_grad_(), numbers(8, 12, seed=2)
+    region = spmd.shard_map(
+        lambda w, v, x: spmd.psum((w * x * v).sin().sum(), "x"), mesh, (ROWS, P(), ROWS), P()
+    )
+    for count in range(1, 4):
+        region(w, v, x.to("spmd")).backward()
+        spmd.sync(wait=True)
+        for t, spec in ((w, P("x", None)), (v, P(None))):
+            assert spmd.sharding_of(t.grad).spec == spec
+        expected = [t.detach().cpu().requires_grad_() for t in (w, v)]
+        (expected[0] * x * expected[1]).sin().sum().backward()
+        for t, one in zip((w, v), expected):
+            torch.testing.assert_close(t.grad.cpu(), count * one.grad)
+
+
 def ops(text):
     return collections.Counter(
         line.split(" = ")[1].split("(")[0] for line in text.splitlines() if " = " in line
@@ -336,6 +355,11 @@ LAYERS = {
     ),
     "softmax of two axes": (softmax_attention, *OF_TWO_AXES),
     "attention of two axes": (fused_attention, *OF_TWO_AXES),
+    "softmax of one head, of two axes": (
+        softmax_attention,
+        *OF_TWO_AXES[:3],
+        [(4, 6, 12), *[(12, 6)] * 3, (6, 12)],
+    ),
     "attention of one head, of two axes": (
         fused_attention,
         *OF_TWO_AXES[:3],
