@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from micro_steps import end_micro_steps
 from modes import MODES, in_mode
 from torch import nn
 
@@ -173,6 +174,7 @@ def test_gradients_of_several_passes_lie_as_the_arguments_do():
         (expected[0] * x * expected[1]).sin().sum().backward()
         for t, one in zip((w, v), expected):
             torch.testing.assert_close(t.grad.cpu(), count * one.grad)
+    end_micro_steps()
 
 
 def ops(text):
