@@ -5,34 +5,23 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "csrc/partition/at_borders.h"
 #include "csrc/partition/joined_graph.h"
 #include "csrc/partition/lane_dims.h"
 #include "csrc/partition/lane_factors.h"
+#include "csrc/partition/lane_values.h"
 #include "csrc/rules/registry.h"
 
 namespace spmd::partition {
 namespace {
 
-// A value of the graph without its lanes: `joined` has the value's other dimensions in their order,
-// those from which lanes were split in full length.
-struct Form {
-  ir::ValueId joined = ir::kNoValue;
-  Lanes lanes;
-};
-
-class Joiner {
+class Joiner : private LaneValues {
  public:
   Joiner(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
          const std::vector<NodePlan>& plans)
-      : graph_(graph), factors_(factors), plans_(plans), users_(graph.Users()), result_(graph) {}
+      : LaneValues(graph, factors, plans), users_(graph.Users()) {}
 
   std::optional<Joined> Run() {
     if (!AnyLanes()) return std::nullopt;
-    plain_.assign(graph_.num_values(), ir::kNoValue);
-    leaves_.assign(graph_.num_values(), false);
-    for (const ir::Output& output : graph_.outputs()) leaves_[output.value] = true;
     for (const ir::ValueId v : graph_.inputs()) plain_[v] = result_.AddInput(graph_, v);
     for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (!Join(id)) Copy(id);
@@ -44,17 +33,10 @@ class Joiner {
     }
     result_.DropUnused();
     if (result_.num_nodes() >= graph_.num_nodes()) return std::nullopt;
-    return result_.Plan(plans_);
+    return result_.Plan();
   }
 
  private:
-  const Grid& GridOf(ir::NodeId id) const { return graph_.grid(plans_[id].grid); }
-  const Dims& DimsOf(ir::ValueId v) const { return graph_.type(v).dims; }
-  const Form* FormOf(ir::ValueId v) const {
-    const auto it = forms_.find(v);
-    return it == forms_.end() ? nullptr : &it->second;
-  }
-
   // Whether any reshape splits off a dimension of which each device has one index.
   bool AnyLanes() const {
     for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
@@ -75,11 +57,13 @@ class Joiner {
   bool Join(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
     const rules::Rule* const rule = factors_[id].rule;
-    if (rule == nullptr || !node.groups.empty()) return false;
+    if (rule == nullptr) return false;
+    if (!node.groups.empty() && rule->facts.dims != rules::DimsUse::kInDim) return false;
     if (node.operands.empty() || node.operands[0] == ir::kNoValue) return false;
     const Form* const form = FormOf(node.operands[0]);
     const bool single = node.num_results == 1;
-    if (single && form != nullptr && rule->facts.dims == rules::DimsUse::kSums && Sum(id, *form)) {
+    if (single && form != nullptr && rule->facts.dims == rules::DimsUse::kReduces &&
+        Sum(id, *form)) {
       return true;
     }
     const bool reshapes = rule->facts.dims == rules::DimsUse::kReshapes;
@@ -93,9 +77,10 @@ class Joiner {
       case rules::DimsUse::kExpands:
         return Expand(id, form);
       case rules::DimsUse::kBatches:
-        return Call(id) || ProductOfLanes(id);
-      case rules::DimsUse::kSums:
+        return Call(id) || ProductOfLanes(id) || ProductOfRests(id);
+      case rules::DimsUse::kReduces:
       case rules::DimsUse::kAlong:
+      case rules::DimsUse::kInDim:
       case rules::DimsUse::kForEach:
       case rules::DimsUse::kClassOfRow:
         return Call(id);
@@ -103,38 +88,10 @@ class Joiner {
         break;
     }
     if (!single) return false;
+    if (form != nullptr && HasSums(form->lanes)) return Linear(id, *form);
     if (rule->facts.is_operand) return form != nullptr && Remember(id, *form);
     const bool elementwise = rule->elementwise && rule->local == nullptr;
     return (elementwise || rule->facts.product.has_value()) && Call(id);
-  }
-
-  // Whether the result may be there without lanes only, and is sharded so that it can be.
-  bool MayBeJoined(ir::NodeId id, int result, const Lanes& lanes) const {
-    const ir::ValueId r = graph_.node(id).first_result + result;
-    return !leaves_[r] && !IsConstraint(graph_, r) &&
-           JoinedSharding(plans_[id].results[result], DimsOf(r), lanes, GridOf(id)).has_value();
-  }
-
-  // Remembers a result of a node in a form. False if it has to be there as it is, or if there is
-  // none.
-  bool Remember(ir::NodeId id, Form form, int result = 0) {
-    if (form.joined == ir::kNoValue || !MayBeJoined(id, result, form.lanes)) return false;
-    forms_[graph_.node(id).first_result + result] = std::move(form);
-    return true;
-  }
-
-  // The value `r` is the value `v` of the new graph. False if `v` may not stand for it, or is none.
-  bool BeSame(ir::ValueId r, ir::ValueId v) {
-    if (v == ir::kNoValue) return false;
-    if (owned_.size() <= static_cast<size_t>(v)) owned_.resize(v + 1, false);
-    const bool is_new = result_.WantedSharding(v) != nullptr && !owned_[v];
-    if (!is_new && (leaves_[r] || IsConstraint(graph_, r))) return false;
-    if (is_new) {
-      owned_[v] = true;
-      result_.Annotate(v, *graph_.value(r).annotation);
-    }
-    plain_[r] = v;
-    return true;
   }
 
   bool Split(ir::NodeId id) {
@@ -162,10 +119,54 @@ class Joiner {
     }
     const ir::ValueId before = result_.BeforeReshape(v, to);
     const Sharding* const known = before == ir::kNoValue ? nullptr : result_.WantedSharding(before);
-    return known != nullptr && *known == plans_[id].results[0] && BeSame(node.first_result, before);
+    if (known != nullptr && *known == plans_[id].results[0] && BeSame(node.first_result, before)) {
+      return true;
+    }
+    if (*result_.WantedSharding(v) == plans_[id].operands[0] && result_.IsReshaped(v)) {
+      return BeSame(node.first_result, result_.View(node, plans_[id].grid, v, to,
+                                                    plans_[id].operands[0], plans_[id].results[0]));
+    }
+    // A value that is sent in between, to this reader only, may lack dimensions of size 1.
+    if (users_[node.operands[0]].size() != 1) return false;
+    const ir::ValueId source = result_.BeforeOnes(v);
+    if (source == v || WithoutOnes(DimsOf(node.operands[0])) != WithoutOnes(to)) return false;
+    const Sharding sent =
+        WithOnesOf(plans_[id].operands[0], DimsOf(node.operands[0]), result_.type(source).dims);
+    return BeSame(node.first_result,
+                  result_.View(node, plans_[id].grid, source, to, sent, plans_[id].results[0]));
   }
 
   bool Reshape(ir::NodeId id, const Form& form) {
+    const ir::ValueId v = graph_.node(id).operands[0];
+    const Dims &from = DimsOf(v), &to = DimsOf(graph_.node(id).first_result);
+    const std::optional<Lanes> after = AfterReshape(from, form.lanes, to);
+    const auto is_rest = [](const Dims& dims, Lane lane) {
+      return lane.whole >= 0 && dims[lane.whole] == 1;
+    };
+    const auto rests = [&](const Dims& dims, const Lanes& lanes) {
+      return std::count_if(lanes.begin(), lanes.end(),
+                           [&](Lane lane) { return is_rest(dims, lane); });
+    };
+    const auto before = rests(from, form.lanes);
+    if (after && (before == 0 || rests(to, *after) == before) && ReshapeIn(id, form)) return true;
+    // What was split from a dimension of which a device has nothing else may be a part of another.
+    for (size_t i = 0; i < form.lanes.size(); ++i) {
+      const Lane lane = form.lanes[i];
+      if (lane.whole < 0 || (!is_rest(from, lane) && !form.moved)) continue;
+      for (int d = static_cast<int>(from.size()) - 1; d >= 0; --d) {
+        if (d == lane.whole || d == lane.dim || from[d] == 1 || IsLane(form.lanes, d)) continue;
+        Lanes lanes = form.lanes;
+        lanes[i].whole = d;
+        if (!AfterReshape(from, lanes, to)) continue;
+        const ir::ValueId joined = Without(v, lanes);
+        if (joined != ir::kNoValue && ReshapeIn(id, {joined, lanes, /*moved=*/true})) return true;
+      }
+    }
+    return ReshapeIn(id, form);
+  }
+
+  bool ReshapeIn(ir::NodeId id, const Form& form) {
+    Lanes none;
     const ir::Node& node = graph_.node(id);
     const NodePlan& plan = plans_[id];
     const ir::ValueId r = node.first_result;
@@ -174,12 +175,19 @@ class Joiner {
     const std::optional<Sharding> operand =
         JoinedSharding(plan.operands[0], from, form.lanes, GridOf(id));
     if (!operand) return false;
-    const std::optional<Lanes> lanes = AfterReshape(from, form.lanes, to);
+    std::optional<Lanes> lanes = AfterReshape(from, form.lanes, to);
+    for (Lane& lane : form.moved&& lanes ? *lanes : none) {
+      if (lane.whole > 0 && to[lane.whole - 1] == 1) --lane.whole;
+    }
     if (lanes && !lanes->empty() && MayBeJoined(id, 0, *lanes)) {
       const ir::ValueId joined =
           result_.View(node, plan.grid, form.joined, JoinedDims(to, *lanes), *operand,
                        *JoinedSharding(plan.results[0], to, *lanes, GridOf(id)));
-      if (Remember(id, {joined, *lanes})) return true;
+      const bool moved =
+          form.moved || std::any_of(form.lanes.begin(), form.lanes.end(), [&](Lane lane) {
+            return lane.whole >= 0 && from[lane.whole] == 1;
+          });
+      if (Remember(id, {joined, *lanes, moved})) return true;
     }
     const bool in_place = AreInPlace(from, form.lanes);
     if (in_place && JoinedDims(from, form.lanes) == to) return BeSame(r, form.joined);
@@ -188,113 +196,39 @@ class Joiner {
   }
 
   bool Permute(ir::NodeId id, const Form& form) {
-    const ir::Node& node = graph_.node(id);
-    const Dims& from = DimsOf(node.operands[0]);
-    const int rank = static_cast<int>(from.size());
-    std::vector<int> place(rank);  // by dimension of the operand, that of the result
-    std::vector<int> came;
-    for (int64_t d : node.attributes.GetInts("dims")) {
-      came.push_back(static_cast<int>(d < 0 ? d + rank : d));
-      place[came.back()] = static_cast<int>(came.size()) - 1;
-    }
+    const std::vector<int> came = Sources(id);
+    std::vector<int> place(came.size());  // by dimension of the operand, that of the result
+    for (size_t d = 0; d < came.size(); ++d) place[came[d]] = static_cast<int>(d);
     Lanes lanes;
-    for (const Lane lane : form.lanes) {
-      lanes.push_back(
-          {place[lane.dim], lane.whole < 0 ? lane.whole : place[lane.whole], lane.size});
+    for (Lane lane : form.lanes) {
+      lane.dim = place[lane.dim];
+      if (lane.whole >= 0) lane.whole = place[lane.whole];
+      lanes.push_back(lane);
     }
     if (!MayBeJoined(id, 0, lanes)) return false;
-    std::vector<int64_t> order;  // of the joined value's dimensions
-    for (int d = 0; d < rank; ++d) {
-      if (!IsLane(lanes, d)) order.push_back(NumberWithout(form.lanes, came[d]));
-    }
-    ir::ValueId joined = form.joined;
-    if (!std::is_sorted(order.begin(), order.end())) {
-      const std::optional<Sharding> operand =
-          JoinedSharding(plans_[id].operands[0], from, form.lanes, GridOf(id));
-      if (!operand) return false;
-      joined = Permuted(node, plans_[id].grid, joined, order, *operand);
-    }
-    return Remember(id, {joined, std::move(lanes)});
-  }
-
-  // `v`, sharded as `sharding`, with its dimensions in the order `order`. Dimensions of size 1 are
-  // moved by views, so that products see the matrices behind them.
-  ir::ValueId Permuted(const ir::Node& like, int grid, ir::ValueId v,
-                       const std::vector<int64_t>& order, const Sharding& sharding) {
-    const Dims dims = result_.type(v).dims;
-    Dims sizes;
-    Lanes gone;
-    std::vector<int64_t> rest;  // dimensions that are not of size 1
-    for (const int64_t d : order) {
-      sizes.push_back(dims[d]);
-      if (dims[d] != 1) rest.push_back(d);
-    }
-    for (int d = 0; d < static_cast<int>(dims.size()); ++d) {
-      if (dims[d] == 1) gone.push_back({d, Lane::kEverywhere});
-    }
-    const Sharding ordered = WithOrder(sharding, order);
-    if (std::is_sorted(rest.begin(), rest.end())) {
-      return result_.View(like, grid, v, sizes, sharding, ordered);
-    }
-    if (gone.empty()) return result_.Permuted(like, grid, v, order, sharding);
-    for (int64_t& d : rest) d = NumberWithout(gone, static_cast<int>(d));
-    const Sharding without = WithoutDims(sharding, gone);
-    ir::ValueId permuted = result_.View(like, grid, v, WithoutOnes(dims), sharding, without);
-    if (permuted != ir::kNoValue) {
-      permuted = result_.Permuted(like, grid, permuted, rest, without);
-    }
-    if (permuted == ir::kNoValue) return permuted;
-    return result_.View(like, grid, permuted, sizes, WithOrder(without, rest), ordered);
+    return Remember(id, {PermutedDims(id, form.joined, form.lanes), std::move(lanes), form.moved});
   }
 
   // Dimensions of which each device has one index are lanes that hold the same.
   bool Expand(ir::NodeId id, const Form* form) {
     const ir::Node& node = graph_.node(id);
     const NodePlan& plan = plans_[id];
-    const Lanes none;
-    const Lanes& own = form == nullptr ? none : form->lanes;
     const Dims& from = DimsOf(node.operands[0]);
     const Dims& to = DimsOf(node.first_result);
     const int added = static_cast<int>(to.size() - from.size());
     Lanes lanes;
-    Lanes ones;  // dimensions of size 1 of the operand without lanes
-    bool others = false;
     for (int d = 0; d < static_cast<int>(to.size()); ++d) {
-      if (d >= added && from[d - added] == to[d]) continue;
       const AxisList& axes = plan.results[0].dims[d].axes;
-      if (axes.empty() || GridOf(id).size(axes) != to[d]) {
-        others = true;
-        continue;
-      }
-      lanes.push_back({d, Lane::kEverywhere});
-      if (d >= added) ones.push_back({NumberWithout(own, d - added), Lane::kEverywhere});
+      if (d >= added && from[d - added] == to[d]) continue;
+      if (!axes.empty() && GridOf(id).size(axes) == to[d]) lanes.push_back({d, Lane::kEverywhere});
     }
-    const bool any = !lanes.empty();
-    for (const Lane lane : own) {
-      lanes.push_back(
-          {lane.dim + added, lane.whole < 0 ? lane.whole : lane.whole + added, lane.size});
+    for (Lane lane : form == nullptr ? Lanes() : form->lanes) {
+      lane.dim += added;
+      if (lane.whole >= 0) lane.whole += added;
+      lanes.push_back(lane);
     }
-    if (lanes.empty() || any == others || !MayBeJoined(id, 0, lanes)) return false;
-    const std::optional<Sharding> operand = JoinedSharding(plan.operands[0], from, own, GridOf(id));
-    if (!operand) return false;
-    ir::ValueId joined = form == nullptr ? Plain(node.operands[0]) : form->joined;
-    if (others) {  // no lanes are added: the same op without those that are there
-      const TensorType type{graph_.type(node.first_result).dtype, JoinedDims(to, lanes)};
-      Attributes attributes = node.attributes;
-      attributes.Set("size", ToVector(type.dims));
-      WantedPlan wanted{.grid = plan.grid, .operands = {*operand}, .through = plan.choice};
-      wanted.results = {*JoinedSharding(plan.results[0], to, lanes, GridOf(id))};
-      joined = result_.Call(node, node.op, {joined}, std::move(attributes), node.updates,
-                            std::move(wanted), {&type, 1});
-    }
-    if (!ones.empty()) {
-      const Dims dims = JoinedDims(JoinedDims(from, own), ones);
-      const ir::ValueId before = result_.BeforeReshape(joined, dims);
-      joined = before != ir::kNoValue ? before
-                                      : result_.View(node, plan.grid, joined, dims, *operand,
-                                                     WithoutDims(*operand, ones));
-    }
-    return Remember(id, {joined, std::move(lanes)});
+    if (lanes.empty() || !MayBeJoined(id, 0, lanes)) return false;
+    return Remember(id, {Without(node.first_result, lanes), std::move(lanes)});
   }
 
   // A sum over the lanes of a value of which the sum is known already.
@@ -306,9 +240,13 @@ class Joiner {
     const int rank = static_cast<int>(from.size());
     std::vector<bool> over(rank, false);
     for (const int64_t d : node.attributes.GetIntsOr("dim", {})) over[d < 0 ? d + rank : d] = true;
+    const auto reduces_as = [&](Lane lane) {
+      const rules::DimFactors& dim = factors_[id]->operands[0][lane.dim];
+      return dim.size() == 1 && factors_[id]->factors[dim[0]].reduce == lane.reduce;
+    };
     for (int d = 0; d < rank; ++d) {
-      const bool summed = std::any_of(form.lanes.begin(), form.lanes.end(), [d](Lane lane) {
-        return lane.dim == d && lane.whole == Lane::kSummed && lane.size == 0;
+      const bool summed = std::any_of(form.lanes.begin(), form.lanes.end(), [&](Lane lane) {
+        return lane.dim == d && lane.whole == Lane::kSummed && lane.size == 0 && reduces_as(lane);
       });
       if (over[d] != summed) return false;
     }
@@ -339,64 +277,273 @@ class Joiner {
     return lanes.empty() ? BeSame(r, joined) : Remember(id, {joined, std::move(lanes)});
   }
 
-  // A call of the same op, or of one that does the same for one index, on operands without lanes.
-  bool Call(ir::NodeId id) {
+  // Whether the sum of the op's results is its result for the sum of its one operand.
+  bool IsLinear(ir::NodeId id, ReduceKind kind) const {
+    const ir::Node& node = graph_.node(id);
+    const rules::Rule& rule = *factors_[id].rule;
+    if (!rule.elementwise || rule.local != nullptr || node.operands.size() != 1) return false;
+    const rules::Linearity linear = rules::LinearityOf(rule, rules::OpCall::Of(graph_, node), kind);
+    return !linear.each.empty() || !linear.jointly.empty();
+  }
+
+  // An op on a value whose lanes are terms of a sum is computed of the sum.
+  bool Linear(ir::NodeId id, const Form& form) {
     const ir::Node& node = graph_.node(id);
     const NodePlan& plan = plans_[id];
-    const rules::OpFactors& nf = *factors_[id];
-    const rules::Rule& rule = *factors_[id].rule;
-    if (!nf.windows.empty()) return false;
-    std::vector<const Lanes*> of_operands;
+    for (const Lane lane : form.lanes) {
+      if (lane.whole == Lane::kSummed && !IsLinear(id, lane.reduce)) return false;
+    }
+    if (!MayBeJoined(id, 0, form.lanes)) return false;
+    const Dims& dims = DimsOf(node.first_result);
+    const std::optional<Sharding> operand =
+        JoinedSharding(plan.operands[0], dims, form.lanes, GridOf(id));
+    if (!operand) return false;
+    const TensorType type{graph_.type(node.first_result).dtype, JoinedDims(dims, form.lanes)};
+    WantedPlan wanted{.grid = plan.grid, .operands = {*operand}};
+    wanted.results = {*JoinedSharding(plan.results[0], dims, form.lanes, GridOf(id))};
+    const ir::ValueId joined = result_.Call(node, node.op, {form.joined}, node.attributes,
+                                            node.updates, std::move(wanted), {&type, 1});
+    return Remember(id, {joined, form.lanes});
+  }
+
+  // What the op reads without lanes.
+  struct Fit {
+    rules::OpFactors factors;
+    LaneFactors lanes;
+    std::vector<Lanes> of_operands;
+  };
+
+  // The operands with the lanes `given` (null: none); those that are `open` get the lanes that the
+  // others make necessary.
+  std::optional<Fit> FitTo(ir::NodeId id, rules::OpFactors factors,
+                           absl::Span<const Lanes* const> given, const std::vector<bool>& open) {
+    const ir::Node& node = graph_.node(id);
+    std::optional<LaneFactors> lanes = FindLaneFactors(factors, given, open);
+    if (!lanes) return std::nullopt;
+    Fit fit{std::move(factors), *std::move(lanes), {}};
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      const ir::ValueId v = node.operands[k];
+      std::optional<Lanes> own = given[k] == nullptr ? Lanes() : *given[k];
+      if (v != ir::kNoValue && open[k]) {
+        own = LanesOfOperand(fit.factors, static_cast<int>(k), fit.lanes);
+      }
+      if (!own) return std::nullopt;
+      fit.of_operands.push_back(*std::move(own));
+    }
+    return fit;
+  }
+
+  // A call of the same op, or of one that does the same for one index, on operands without lanes:
+  // as they are known; else in the forms that those from which lanes were split make necessary.
+  bool Call(ir::NodeId id) {
+    const ir::Node& node = graph_.node(id);
+    const size_t count = node.operands.size();
+    std::vector<const Lanes*> given;
+    std::vector<bool> none(count, false), open;
+    size_t split = 0;
+    bool any = false;
+    bool rests = false;  // a dimension of which a device has one index
     for (const ir::ValueId v : node.operands) {
       const Form* const form = v == ir::kNoValue ? nullptr : FormOf(v);
-      of_operands.push_back(form == nullptr ? nullptr : &form->lanes);
+      given.push_back(form == nullptr ? nullptr : &form->lanes);
+      open.push_back(v != ir::kNoValue && (form == nullptr || !AreSplit(form->lanes)));
+      any = any || form != nullptr;
+      for (const Lane lane : form == nullptr ? Lanes() : form->lanes) {
+        rests = rests || (lane.whole >= 0 && DimsOf(v)[lane.whole] == 1);
+      }
+      split += v == ir::kNoValue || open.back() ? 0 : 1;
     }
-    const std::optional<LaneFactors> lanes = FindLaneFactors(nf, of_operands);
-    if (!lanes) return false;
+    if (!any) return false;
+    const rules::OpFactors factors = rests ? FactorsWithOnes(id) : *factors_[id];
+    if (CallWith(id, FitTo(id, factors, given, none))) return true;
+    if (split == 0) return ProductInPlace(id, factors);
+    if (count > split && CallWith(id, FitTo(id, factors, given, open))) return true;
+    for (size_t k = 0; k < count && split > 1; ++k) {
+      if (given[k] != nullptr && !open[k] &&
+          CallLike(id, factors, static_cast<int>(k), *given[k])) {
+        return true;
+      }
+    }
+    if (CallInOtherForms(id)) return true;
+    if (count == split) return false;
+    if (!factors_[id].rule->elementwise) return ProductInPlace(id, factors);
+    // The result is worth more without lanes than with them, as far as is known.
+    put_together_ = true;
+    const bool done = CallWith(id, FitTo(id, factors, given, open));
+    put_together_ = false;
+    return done;
+  }
 
+  // A product of a tensor that has no other form, such as a weight f32[x,d,n] of one head on each
+  // device. Its lanes lie before a dimension of which they become parts.
+  bool ProductInPlace(ir::NodeId id, const rules::OpFactors& factors) {
+    if (factors_[id].rule->facts.dims != rules::DimsUse::kBatches) return false;
+    in_place_ = true;
+    bool done = false;
+    for (size_t k = 0; k < graph_.node(id).operands.size() && !done; ++k) {
+      const ir::ValueId v = graph_.node(id).operands[k];
+      const AxisList& axes = plans_[id].operands[k].dims[0].axes;
+      if (FormOf(v) != nullptr || axes.empty() || GridOf(id).size(axes) != DimsOf(v)[0]) continue;
+      for (int d = 1; d < graph_.type(v).rank() && !done; ++d) {
+        done = CallLike(id, factors, static_cast<int>(k), {{0, d}});
+      }
+    }
+    in_place_ = false;
+    return done;
+  }
+
+  // The call in which operand k has the lanes `lanes`, and the others those that this makes
+  // necessary.
+  bool CallLike(ir::NodeId id, const rules::OpFactors& factors, int k, const Lanes& lanes) {
+    const size_t count = graph_.node(id).operands.size();
+    std::vector<const Lanes*> given(count, nullptr);
+    std::vector<bool> open(count, true);
+    for (size_t i = 0; i < count; ++i) open[i] = graph_.node(id).operands[i] != ir::kNoValue;
+    given[k] = &lanes;
+    open[k] = false;
+    return CallWith(id, FitTo(id, factors, given, open));
+  }
+
+  rules::OpFactors FactorsWithOnes(ir::NodeId id) const {
+    const rules::OpCall call = rules::OpCall::Of(graph_, graph_.node(id));
+    absl::StatusOr<rules::OpFactors> found = rules::FactorsWithOnes(*factors_[id].rule, call);
+    return found.ok() ? *std::move(found) : *factors_[id];
+  }
+
+  // Lanes may be parts of a dimension of which a device has nothing else (one head, say).
+  bool CallInOtherForms(ir::NodeId id) {
+    const ir::Node& node = graph_.node(id);
+    std::optional<rules::OpFactors> factors;
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      const ir::ValueId v = node.operands[k];
+      if (v == ir::kNoValue || FormOf(v) == nullptr || !AreSplit(FormOf(v)->lanes)) continue;
+      const Form form = *FormOf(v);
+      const Dims& dims = DimsOf(v);
+      for (size_t i = 0; i < form.lanes.size(); ++i) {
+        for (int d = 0; d < static_cast<int>(dims.size()); ++d) {
+          if (d == form.lanes[i].whole || IsLane(form.lanes, d)) continue;
+          if (dims[d] != 1 && !form.moved) continue;
+          if (!factors) factors = FactorsWithOnes(id);
+          Lanes lanes = form.lanes;
+          lanes[i].whole = d;
+          if (CallLike(id, *factors, static_cast<int>(k), lanes)) return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // Whether nothing but a sum (or what else `kind` says) reads the value, or what is only a view of
+  // it or linear in it.
+  bool IsReduced(ir::ValueId v, ReduceKind kind) const {
+    if (users_[v].size() != 1 || leaves_[v]) return false;
+    const ir::NodeId user = users_[v][0];
+    if (factors_[user].rule == nullptr) return false;
+    const rules::OpFacts& facts = factors_[user].rule->facts;
+    if (facts.dims == rules::DimsUse::kReduces) return true;
+    const bool view = facts.dims == rules::DimsUse::kReshapes ||
+                      facts.dims == rules::DimsUse::kPermutes || facts.is_operand;
+    return (view || IsLinear(user, kind)) && IsReduced(graph_.node(user).first_result, kind);
+  }
+
+  // Whether the value is read by reshapes only.
+  bool IsReshapedOnly(ir::ValueId v) const {
+    return !leaves_[v] && std::all_of(users_[v].begin(), users_[v].end(), [&](ir::NodeId user) {
+      const rules::Rule* const rule = factors_[user].rule;
+      return rule != nullptr && rule->facts.dims == rules::DimsUse::kReshapes;
+    });
+  }
+
+  // The dimensions of size 1 that a sum over lanes, and over others, leaves in their places; none
+  // if it leaves none in the place of a lane.
+  Lanes LeftBySum(ir::NodeId id, const Lanes& of_operand) const {
+    const ir::Node& node = graph_.node(id);
+    const bool keeps = factors_[id].rule->facts.dims == rules::DimsUse::kReduces &&
+                       node.attributes.GetBoolOr("keepdim", false);
+    if (!keeps) return {};
+    Lanes left;
+    bool any = false;
+    const int rank = graph_.type(node.first_result).rank();
+    for (int64_t d : node.attributes.GetIntsOr("dim", {})) {
+      const int dim = static_cast<int>(d < 0 ? d + rank : d);
+      left.push_back({dim, Lane::kEverywhere});
+      any = any || IsLane(of_operand, dim);
+    }
+    return any ? left : Lanes();
+  }
+
+  bool CallWith(ir::NodeId id, std::optional<Fit> fit) {
+    if (!fit) return false;
+    const ir::Node& node = graph_.node(id);
+    const NodePlan& plan = plans_[id];
+    const rules::Rule& rule = *factors_[id].rule;
+    for (const rules::Window& window : fit->factors.windows) {
+      const int f = window.factor;
+      if (fit->lanes.is_lane[f] || !fit->lanes.of[f].empty()) return false;
+      if (!fit->lanes.merged[f].empty()) return false;
+    }
     WantedPlan wanted{.grid = plan.grid, .through = plan.choice};
-    std::vector<Lanes> of_results;
+    std::vector<Lanes> of_results;  // with those that a sum leaves
     std::vector<TensorType> types;
+    const Lanes left = LeftBySum(id, fit->of_operands[0]);
+    // Who reads them with these dimensions would need a view more.
+    if (!left.empty() && !IsReshapedOnly(node.first_result)) return false;
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
-      const std::optional<Lanes> mine = LanesOfResult(nf, r, *lanes);
+      std::optional<Lanes> mine = LanesOfResult(fit->factors, r, fit->lanes);
       if (!mine || (!mine->empty() && !MayBeJoined(id, r, *mine))) return false;
-      const bool sums = !AreSplit(*mine);
-      if (sums && !plan.choice.through.empty()) return false;
-      if (sums && (rule.elementwise || node.num_results > 1 || users_[v].size() != 1)) return false;
-      wanted.results.push_back(*JoinedSharding(plan.results[r], DimsOf(v), *mine, GridOf(id)));
+      if (HasSums(*mine)) {
+        if (!plan.choice.through.empty() || rule.elementwise || node.num_results > 1) return false;
+        const auto is_left = [&](Lane lane) {
+          return lane.whole == Lane::kSummed && !IsReduced(v, lane.reduce);
+        };
+        if (std::any_of(mine->begin(), mine->end(), is_left)) return false;
+      }
+      const Sharding sharding = *JoinedSharding(plan.results[r], DimsOf(v), *mine, GridOf(id));
+      Lanes gone = left;
+      for (Lane& lane : gone) lane.dim = NumberWithout(*mine, lane.dim);
+      wanted.results.push_back(WithoutDims(sharding, gone));
+      mine->insert(mine->end(), left.begin(), left.end());
       types.push_back({graph_.type(v).dtype, JoinedDims(DimsOf(v), *mine)});
-      of_results.push_back(*mine);
+      of_results.push_back(*std::move(mine));
     }
+    const std::optional<Attributes> attributes =
+        AttributesWithout(id, fit->of_operands[0], of_results[0]);
+    if (!attributes) return false;
     std::vector<ir::ValueId> operands;
     for (size_t k = 0; k < node.operands.size(); ++k) {
       const ir::ValueId v = node.operands[k];
+      operands.push_back(ir::kNoValue);
       if (v == ir::kNoValue) {
         wanted.operands.push_back(Sharding::Replicated(0));
-        operands.push_back(v);
         continue;
       }
-      const Lanes none;
       const std::optional<Sharding> sharding =
-          JoinedSharding(plan.operands[k], DimsOf(v),
-                         of_operands[k] == nullptr ? none : *of_operands[k], GridOf(id));
-      if (!sharding) return false;
+          JoinedSharding(plan.operands[k], DimsOf(v), fit->of_operands[k], GridOf(id));
+      operands[k] = sharding ? WithoutAs(v, fit->of_operands[k], *sharding) : ir::kNoValue;
+      if (operands[k] == ir::kNoValue) return false;
       wanted.operands.push_back(*sharding);
-      operands.push_back(of_operands[k] == nullptr ? Plain(v) : FormOf(v)->joined);
-      if (rule.elementwise && !DropOnes(id, static_cast<int>(k), of_results[0], operands, wanted)) {
+      if (rule.elementwise && !DropOnes(id, static_cast<int>(k), fit->of_operands[k], of_results[0],
+                                        operands, wanted)) {
         return false;
       }
     }
     if (rule.elementwise) DropLeadingOnes(types[0].dims, operands, wanted);
+    const std::vector<Sharding> made = wanted.results;
     const ir::ValueId joined =
-        EmitCall(id, of_operands, of_results, std::move(operands), std::move(wanted), types);
+        EmitCall(id, *fit, of_results, *attributes, std::move(operands), std::move(wanted), types);
     if (joined == ir::kNoValue) return false;
     bool all = true;
     for (int r = 0; r < node.num_results; ++r) {
-      const ir::ValueId v = joined + r;
-      all = (of_results[r].empty() ? BeSame(node.first_result + r, v)
-                                   : Remember(id, {v, of_results[r]}, r)) &&
-            all;
+      const ir::ValueId v = node.first_result + r;
+      Lanes lanes = of_results[r];
+      lanes.resize(lanes.size() - left.size());
+      ir::ValueId whole = joined + r;
+      if (!left.empty()) {
+        whole = result_.View(node, plan.grid, whole, JoinedDims(DimsOf(v), lanes), made[r],
+                             *JoinedSharding(plan.results[r], DimsOf(v), lanes, GridOf(id)));
+      }
+      all = (lanes.empty() ? BeSame(v, whole) : Remember(id, {whole, lanes}, r)) && all;
     }
     return all;
   }
@@ -431,7 +578,7 @@ class Joiner {
     }
     if (lanes.size() < 2 || size != DimsOf(r)[0] || !MayBeJoined(id, 0, lanes)) return false;
     if (!plan.choice.through.empty()) return false;
-    if (!AreSplit(lanes) && users_[r].size() != 1) return false;
+    if (!AreSplit(lanes) && !IsReduced(r, ReduceKind::kSum)) return false;
     // Without lanes, dimension 0 is left with size 1.
     const Lanes first{{0, Lane::kEverywhere}};
     const auto matrix = [](const Dims& dims) { return Dims(dims.begin() + 1, dims.end()); };
@@ -462,26 +609,83 @@ class Joiner {
                          std::move(lanes)});
   }
 
+  // A product for each index of dimension 0, of which the major part is a lane, and the rest of
+  // what the lane was split from was a dimension of size 1 that is gone: f32[x · b,m,k] of one head
+  // on each device. The heads become a dimension behind the batch.
+  bool ProductOfRests(ir::NodeId id) {
+    const ir::Node& node = graph_.node(id);
+    const NodePlan& plan = plans_[id];
+    const absl::string_view op = factors_[id].rule->facts.batched;
+    const ir::ValueId r = node.first_result;
+    if (!plan.choice.through.empty() || op.empty()) return false;
+    Lanes lanes;  // of the batch, or of the heads, which are dimension 1
+    for (const ir::ValueId v : node.operands) {
+      const Form* const form = v == ir::kNoValue ? nullptr : FormOf(v);
+      if (form == nullptr || !AreSplit(form->lanes)) return false;
+      Lanes mine = form->lanes;
+      for (Lane& lane : mine) {
+        if (lane.dim != 0 || lane.size == 0) return false;
+        lane.whole = std::min(lane.whole, 1);
+      }
+      if (!lanes.empty() && !AreSame(lanes, mine)) return false;
+      lanes = std::move(mine);
+    }
+    const auto of_heads =
+        std::count_if(lanes.begin(), lanes.end(), [](Lane lane) { return lane.whole == 1; });
+    if (of_heads != 1 || !MayBeJoined(id, 0, lanes)) return false;
+    // With a dimension of size 1 behind the first one, of which the lanes are parts.
+    const auto apart = [](const Dims& dims) {
+      Dims more = dims;
+      more.insert(more.begin() + 1, 1);
+      return more;
+    };
+    const auto sharding = [&](const Dims& dims, const Sharding& given) {
+      Sharding more = given;
+      more.dims.insert(more.dims.begin() + 1, DimSharding{});
+      return JoinedSharding(more, apart(dims), lanes, GridOf(id));
+    };
+    WantedPlan wanted{.grid = plan.grid};
+    std::vector<ir::ValueId> operands;
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      const ir::ValueId v = node.operands[k];
+      const std::optional<Sharding> own =
+          JoinedSharding(plan.operands[k], DimsOf(v), lanes, GridOf(id));
+      const std::optional<Sharding> without = sharding(DimsOf(v), plan.operands[k]);
+      const ir::ValueId joined = own && without ? Without(v, lanes) : ir::kNoValue;
+      if (joined == ir::kNoValue) return false;
+      operands.push_back(result_.View(node, plan.grid, joined, JoinedDims(apart(DimsOf(v)), lanes),
+                                      *own, *without));
+      if (operands.back() == ir::kNoValue) return false;
+      wanted.operands.push_back(*without);
+    }
+    const std::optional<Sharding> result = sharding(DimsOf(r), plan.results[0]);
+    if (!result) return false;
+    wanted.results = {*result};
+    const TensorType type{graph_.type(r).dtype, JoinedDims(apart(DimsOf(r)), lanes)};
+    const ir::ValueId product =
+        result_.Call(node, std::string(op), std::move(operands), {}, -1, wanted, {&type, 1});
+    if (product == ir::kNoValue) return false;
+    const ir::ValueId joined =
+        result_.View(node, plan.grid, product, JoinedDims(DimsOf(r), lanes), *result,
+                     *JoinedSharding(plan.results[0], DimsOf(r), lanes, GridOf(id)));
+    return Remember(id, {joined, lanes, /*moved=*/true});
+  }
+
   // Drops the dimensions of size 1 that an operand of an element-wise op has in the place of lanes
   // of the result. False if it has others than those.
-  bool DropOnes(ir::NodeId id, int k, const Lanes& of_result, std::vector<ir::ValueId>& operands,
-                WantedPlan& wanted) {
+  bool DropOnes(ir::NodeId id, int k, const Lanes& own, const Lanes& of_result,
+                std::vector<ir::ValueId>& operands, WantedPlan& wanted) {
     const ir::Node& node = graph_.node(id);
     const ir::ValueId v = node.operands[k];
-    const Form* const form = FormOf(v);
     const int behind = graph_.type(node.first_result).rank() - graph_.type(v).rank();
     Lanes ones;
     for (const Lane lane : of_result) {
       const int dim = lane.dim - behind;
-      if (lane.size > 0 || dim < 0 || (form != nullptr && IsLane(form->lanes, dim))) continue;
-      if (form != nullptr || DimsOf(v)[dim] != 1) return false;
-      ones.push_back({dim, Lane::kEverywhere});
+      if (lane.size > 0 || dim < 0 || IsLane(own, dim)) continue;
+      if (DimsOf(v)[dim] != 1) return false;
+      ones.push_back({NumberWithout(own, dim), Lane::kEverywhere});
     }
-    if (ones.empty()) return true;
-    Sharding without = WithoutDims(wanted.operands[k], ones);
-    operands[k] = result_.View(node, plans_[id].grid, operands[k], JoinedDims(DimsOf(v), ones),
-                               wanted.operands[k], without);
-    wanted.operands[k] = std::move(without);
+    operands[k] = WithoutOnesOf(node, plans_[id].grid, operands[k], ones, wanted.operands[k]);
     return operands[k] != ir::kNoValue;
   }
 
@@ -490,111 +694,84 @@ class Joiner {
   void DropLeadingOnes(const Dims& result, std::vector<ir::ValueId>& operands,
                        WantedPlan& wanted) const {
     for (size_t k = 0; k < operands.size(); ++k) {
-      if (operands[k] == ir::kNoValue) continue;
-      const Dims& dims = result_.type(operands[k]).dims;
-      if (dims == result) continue;
-      size_t ones = 0;
-      Lanes gone;
-      while (ones < dims.size() && dims[ones] == 1) {
-        gone.push_back({static_cast<int>(ones++), Lane::kEverywhere});
-      }
-      if (ones == 0) continue;
-      const ir::ValueId before =
-          result_.BeforeReshape(operands[k], Dims(dims.begin() + ones, dims.end()));
-      if (before == ir::kNoValue) continue;
-      wanted.operands[k] = WithoutDims(wanted.operands[k], gone);
-      operands[k] = before;
+      if (operands[k] == ir::kNoValue || result_.type(operands[k]).dims == result) continue;
+      operands[k] = result_.WithoutLeadingOnes(operands[k], wanted.operands[k]);
     }
   }
 
-  ir::ValueId EmitCall(ir::NodeId id, absl::Span<const Lanes* const> of_operands,
-                       absl::Span<const Lanes> of_results, std::vector<ir::ValueId> operands,
+  ir::ValueId EmitCall(ir::NodeId id, const Fit& fit, absl::Span<const Lanes> of_results,
+                       const Attributes& attributes, std::vector<ir::ValueId> operands,
                        WantedPlan wanted, absl::Span<const TensorType> types) {
     const ir::Node& node = graph_.node(id);
     const rules::OpFacts& facts = factors_[id].rule->facts;
-    const Lanes none;
-    const Lanes& first = of_operands[0] == nullptr ? none : *of_operands[0];
-    const int rank = graph_.type(node.operands[0]).rank();
     const auto is_matrix = [&](int k) { return result_.type(operands[k]).rank() == 2; };
-    Attributes attributes = node.attributes;
     std::string op = node.op;
     if (!facts.for_one.empty() && is_matrix(0) && is_matrix(1)) op = std::string(facts.for_one);
-    if (facts.dims == rules::DimsUse::kSums) {
-      const std::vector<int64_t> given = attributes.GetIntsOr("dim", {});
-      std::vector<int64_t> dims;
-      for (int64_t d : given) {
-        const int dim = static_cast<int>(d < 0 ? d + rank : d);
-        if (!IsLane(first, dim)) dims.push_back(NumberWithout(first, dim));
-      }
-      if (dims.empty() && !given.empty()) return ir::kNoValue;
-      attributes.Set("dim", std::move(dims));
-    }
-    if (facts.dims == rules::DimsUse::kAlong) {
-      const int64_t d = attributes.GetInt("dim");
-      const int dim = static_cast<int>(d < 0 ? d + rank : d);
-      if (IsLane(first, dim)) return ir::kNoValue;
-      attributes.Set("dim", NumberWithout(first, dim));
-    }
     const std::optional<rules::MatrixProduct> form = rules::FactsOf(op).product;
     if (form.has_value() && wanted.through.through.empty() &&
         result_.MultipliesMatrices(operands)) {
       const ir::ValueId v = result_.Product(node, *form, operands[0], operands[1], op, wanted);
       if (v != ir::kNoValue && result_.type(v) == types[0]) return v;
     }
-    const ir::ValueId v = result_.Call(node, op, std::move(operands), std::move(attributes),
-                                       node.updates, std::move(wanted), types);
+    const ir::ValueId v = result_.Call(node, op, std::move(operands), attributes, node.updates,
+                                       std::move(wanted), types);
     if (v == ir::kNoValue || op != node.op || factors_[id].rule->elementwise) return v;
-    return result_.Relates(v, *factors_[id], of_operands, of_results) ? v : ir::kNoValue;
+    std::vector<const Lanes*> of_operands;
+    for (const Lanes& lanes : fit.of_operands) of_operands.push_back(&lanes);
+    return result_.Relates(v, fit.factors, of_operands, of_results) ? v : ir::kNoValue;
   }
 
-  // The value as it is in the old graph.
-  ir::ValueId Plain(ir::ValueId v) {
-    if (plain_[v] != ir::kNoValue) return plain_[v];
-    const Form form = *FormOf(v);
-    const ir::NodeId id = graph_.value(v).producer;
-    const ir::ValueId made = AreSplit(form.lanes) ? SplitAgain(id, v, form) : ir::kNoValue;
-    if (made == ir::kNoValue) {
-      Copy(id);
-      return plain_[v];
-    }
-    result_.Annotate(made, *graph_.value(v).annotation);
-    return plain_[v] = made;
-  }
-
-  // The result `v` of a node with its lanes. ir::kNoValue if it cannot be made of what is joined.
-  ir::ValueId SplitAgain(ir::NodeId id, ir::ValueId v, const Form& form) {
+  // The node's attributes with the numbers that dimensions have without lanes. nullopt if an op
+  // works along one of them that is not the same without.
+  std::optional<Attributes> AttributesWithout(ir::NodeId id, const Lanes& of_operand,
+                                              const Lanes& of_result) const {
     const ir::Node& node = graph_.node(id);
-    const int grid = plans_[id].grid;
-    const Dims& dims = DimsOf(v);
-    const Sharding& sharding = plans_[id].results[v - node.first_result];
-    const Apart apart = TakeApart(sharding, dims, form.lanes, GridOf(id));
-    ir::ValueId made =
-        result_.View(node, grid, form.joined, apart.sizes,
-                     *JoinedSharding(sharding, dims, form.lanes, GridOf(id)), apart.before);
-    if (made != ir::kNoValue && !std::is_sorted(apart.order.begin(), apart.order.end())) {
-      made = result_.Permuted(node, grid, made, apart.order, apart.before);
+    const rules::OpFacts& facts = factors_[id].rule->facts;
+    Attributes attributes = node.attributes;
+    const bool in_dim = facts.dims == rules::DimsUse::kInDim;
+    const bool of_sizes = in_dim && !facts.sizes.empty();  // `dim` is one of the result's
+    const ir::ValueId v = of_sizes ? node.first_result : node.operands[0];
+    const Lanes& lanes = of_sizes ? of_result : of_operand;
+    const int rank = graph_.type(v).rank();
+    if (of_sizes) {
+      attributes.Set(facts.sizes, ToVector(JoinedDims(DimsOf(node.first_result), of_result)));
     }
-    if (made == ir::kNoValue) return made;
-    return result_.View(node, grid, made, dims, apart.after, sharding);
+    if (facts.dims == rules::DimsUse::kReduces) {
+      const std::vector<int64_t> given = attributes.GetIntsOr("dim", {});
+      std::vector<int64_t> dims;
+      for (int64_t d : given) {
+        const int dim = static_cast<int>(d < 0 ? d + rank : d);
+        if (!IsLane(lanes, dim)) dims.push_back(NumberWithout(lanes, dim));
+      }
+      if (given.empty()) return attributes;
+      if (dims.empty()) return std::nullopt;
+      if (!LeftBySum(id, of_operand).empty()) attributes.Set("keepdim", false);
+      attributes.Set("dim", std::move(dims));
+    }
+    if (in_dim || facts.dims == rules::DimsUse::kAlong) {
+      const bool list = attributes.Find("dims") != nullptr;
+      if (!list && attributes.Find("dim") == nullptr) return std::nullopt;
+      std::vector<int64_t> dims = list ? attributes.GetInts("dims") : std::vector<int64_t>{};
+      if (!list) dims.push_back(attributes.GetInt("dim"));
+      for (int64_t& d : dims) {
+        const int dim = static_cast<int>(d < 0 ? d + rank : d);
+        // The op may depend on where an index lies in the dimension.
+        const bool joined = std::any_of(lanes.begin(), lanes.end(), [dim](Lane lane) {
+          return lane.dim == dim || lane.whole == dim;
+        });
+        if (joined) return std::nullopt;
+        d = NumberWithout(lanes, dim);
+      }
+      if (list) {
+        attributes.Set("dims", std::move(dims));
+      } else {
+        attributes.Set("dim", dims[0]);
+      }
+    }
+    return attributes;
   }
 
-  void Copy(ir::NodeId id) {
-    const ir::Node& node = graph_.node(id);
-    std::vector<ir::ValueId> operands;
-    for (const ir::ValueId v : node.operands) operands.push_back(v == ir::kNoValue ? v : Plain(v));
-    const ir::ValueId copy = result_.Copy(graph_, id, operands);
-    for (int r = 0; r < node.num_results; ++r) plain_[node.first_result + r] = copy + r;
-  }
-
-  const ir::Graph& graph_;
-  const std::vector<propagate::NodeFactors>& factors_;
-  const std::vector<NodePlan>& plans_;
   const std::vector<std::vector<ir::NodeId>> users_;
-  JoinedGraph result_;
-  std::vector<bool> owned_;         // by value of the result: it stands for a value of the graph
-  std::vector<ir::ValueId> plain_;  // by value of the graph; ir::kNoValue: only its form is there
-  std::vector<bool> leaves_;        // by value of the graph: it is an output
-  absl::flat_hash_map<ir::ValueId, Form> forms_;  // by value of the graph
 };
 
 }  // namespace

@@ -21,7 +21,8 @@ constexpr int64_t kTransposed[] = {1, 0};
 
 }  // namespace
 
-JoinedGraph::JoinedGraph(const ir::Graph& like) : graph_(ir::EmptyLike(like)) {}
+JoinedGraph::JoinedGraph(const ir::Graph& like, const std::vector<NodePlan>& old)
+    : old_(old), graph_(ir::EmptyLike(like)) {}
 
 ir::ValueId JoinedGraph::AddInput(const ir::Graph& from, ir::ValueId v) {
   const ir::ValueId input = graph_.AddInput(from.type(v), from.value(v).name);
@@ -71,6 +72,8 @@ ir::ValueId JoinedGraph::Call(const ir::Node& like, const std::string& op,
   if (rule == nullptr) return ir::kNoValue;
   rules::OpCall call;
   call.op = op;
+  const bool same_op = op == like.op;
+  if (same_op) call.groups.assign(like.groups.begin(), like.groups.end());
   for (const ir::ValueId v : operands) {
     call.operands.push_back(v == ir::kNoValue ? nullptr : &graph_.type(v));
   }
@@ -85,6 +88,7 @@ ir::ValueId JoinedGraph::Call(const ir::Node& like, const std::string& op,
   ir::Graph::NodeSpec spec;
   spec.op = op;
   spec.operands.assign(operands.begin(), operands.end());
+  if (same_op) spec.groups = like.groups;
   spec.attributes = std::move(attributes);
   spec.updates = updates;
   spec.task = like.task;
@@ -171,8 +175,63 @@ ir::ValueId JoinedGraph::Permuted(const ir::Node& like, int grid, ir::ValueId v,
       if (other != ir::kNoValue) return other;
     }
   }
+  if (made != nullptr && made->old == ir::kNoNode && made->results[0] == sharding) {
+    const ir::ValueId composed = PermutedBefore(like, grid, v, order);
+    if (composed != ir::kNoValue) return composed;
+  }
+  for (const ir::ValueId known : permuted_[v]) {
+    const WantedPlan& wanted = *WantedOf(known);
+    if (OrderOf(known) == order && wanted.grid == grid && wanted.operands[0] == sharding) {
+      return known;
+    }
+  }
   const ir::ValueId permuted = BuilderFor(like).Permute(v, order);
-  return Want(permuted, {ir::kNoNode, grid, {sharding}, {ordered}}) ? permuted : ir::kNoValue;
+  if (!Want(permuted, {ir::kNoNode, grid, {sharding}, {ordered}})) return ir::kNoValue;
+  permuted_[v].push_back(permuted);
+  return permuted;
+}
+
+// A permutation of a permutation is one. So it is if dimensions were merged in between.
+ir::ValueId JoinedGraph::PermutedBefore(const ir::Node& like, int grid, ir::ValueId v,
+                                        const std::vector<int64_t>& order) {
+  const WantedPlan made = *WantedOf(v);
+  const ir::NodeId producer = graph_.value(v).producer;
+  const ir::ValueId source =
+      graph_.node(producer).operands.empty() ? ir::kNoValue : graph_.node(producer).operands[0];
+  if (IsPermuted(v)) {
+    const std::vector<int64_t> before = OrderOf(v);
+    std::vector<int64_t> composed;
+    for (const int64_t d : order) composed.push_back(before[d]);
+    if (!std::is_sorted(composed.begin(), composed.end())) {
+      return Permuted(like, grid, source, composed, made.operands[0]);
+    }
+    const Sharding* const known = WantedSharding(source);
+    return known != nullptr && *known == made.operands[0] ? source : ir::kNoValue;
+  }
+  // A matrix that is transposed is read as it was by products.
+  if (order.size() == 2 || !IsReshaped(v) || !IsPermuted(source)) return ir::kNoValue;
+  const Dims &from = graph_.type(source).dims, &to = graph_.type(v).dims;
+  std::vector<std::vector<int64_t>> merged(to.size());
+  size_t next = 0;
+  for (size_t d = 0; d < to.size(); ++d) {
+    int64_t size = 1;
+    while (next < from.size() && (size < to[d] || (from[next] == 1 && d + 1 == to.size()))) {
+      size *= from[next];
+      merged[d].push_back(static_cast<int64_t>(next++));
+    }
+    if (size != to[d]) return ir::kNoValue;
+  }
+  if (next != from.size()) return ir::kNoValue;
+  std::vector<int64_t> before;
+  Dims dims;
+  for (const int64_t d : order) {
+    before.insert(before.end(), merged[d].begin(), merged[d].end());
+    dims.push_back(to[d]);
+  }
+  const ir::ValueId permuted = Permuted(like, grid, source, before, made.operands[0]);
+  if (permuted == ir::kNoValue) return permuted;
+  return View(like, grid, permuted, dims, WithOrder(made.operands[0], before),
+              WithOrder(made.results[0], order));
 }
 
 const WantedPlan* JoinedGraph::WantedOf(ir::ValueId v) const {
@@ -186,6 +245,15 @@ const Sharding* JoinedGraph::WantedSharding(ir::ValueId v) const {
   return &wanted->results[v - graph_.node(graph_.value(v).producer).first_result];
 }
 
+const Sharding& JoinedGraph::MadeSharding(ir::ValueId v) const {
+  const ir::NodeId producer = graph_.value(v).producer;
+  if (producer == ir::kNoNode) return graph_.value(v).annotation->sharding;
+  const WantedPlan& wanted = wanted_[producer];
+  const std::vector<Sharding>& results =
+      wanted.old == ir::kNoNode ? wanted.results : old_[wanted.old].results;
+  return results[v - graph_.node(producer).first_result];
+}
+
 ir::ValueId JoinedGraph::BeforeReshape(ir::ValueId v, const Dims& dims) const {
   while (graph_.type(v).dims != dims) {
     const ir::NodeId producer = graph_.value(v).producer;
@@ -193,6 +261,41 @@ ir::ValueId JoinedGraph::BeforeReshape(ir::ValueId v, const Dims& dims) const {
     const ir::Node& node = graph_.node(producer);
     if (rules::FactsOf(node.op).dims != rules::DimsUse::kReshapes) return ir::kNoValue;
     v = node.operands[0];
+  }
+  return v;
+}
+
+ir::ValueId JoinedGraph::WithoutLeadingOnes(ir::ValueId v, Sharding& sharding) const {
+  const Dims& dims = graph_.type(v).dims;
+  size_t ones = 0;
+  Lanes gone;
+  while (ones < dims.size() && dims[ones] == 1) {
+    gone.push_back({static_cast<int>(ones++), Lane::kEverywhere});
+  }
+  if (ones == 0 || !(MadeSharding(v) == sharding)) return v;
+  const ir::ValueId before = BeforeReshape(v, Dims(dims.begin() + ones, dims.end()));
+  if (before == ir::kNoValue) return v;
+  sharding = WithoutDims(sharding, gone);
+  return before;
+}
+
+bool JoinedGraph::IsMadeBy(ir::ValueId v, rules::DimsUse use) const {
+  const ir::NodeId producer = graph_.value(v).producer;
+  return producer != ir::kNoNode && wanted_[producer].old == ir::kNoNode &&
+         rules::FactsOf(graph_.node(producer).op).dims == use;
+}
+
+std::vector<int64_t> JoinedGraph::OrderOf(ir::ValueId v) const {
+  std::vector<int64_t> order = graph_.node(graph_.value(v).producer).attributes.GetInts("dims");
+  for (int64_t& d : order) d += d < 0 ? static_cast<int64_t>(order.size()) : 0;
+  return order;
+}
+
+ir::ValueId JoinedGraph::BeforeOnes(ir::ValueId v) const {
+  while (IsReshaped(v)) {
+    const ir::ValueId before = graph_.node(graph_.value(v).producer).operands[0];
+    if (WithoutOnes(graph_.type(v).dims) != WithoutOnes(graph_.type(before).dims)) break;
+    v = before;
   }
   return v;
 }
@@ -235,14 +338,14 @@ void JoinedGraph::DropUnused() {
   wanted_ = std::move(wanted);
 }
 
-std::optional<Joined> JoinedGraph::Plan(const std::vector<NodePlan>& old) {
+std::optional<Joined> JoinedGraph::Plan() {
   absl::StatusOr<std::vector<propagate::NodeFactors>> factors = propagate::ComputeFactors(graph_);
   if (!factors.ok()) return std::nullopt;
   std::vector<NodePlan> plans;
   for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const WantedPlan& wanted = wanted_[id];
     if (wanted.old != ir::kNoNode) {
-      plans.push_back(old[wanted.old]);
+      plans.push_back(old_[wanted.old]);
       continue;
     }
     std::optional<NodePlan> plan = PlanAsWanted(id, wanted, (*factors)[id]);

@@ -27,8 +27,8 @@ struct WantedPlan {
 
 class JoinedGraph {
  public:
-  // Empty, with the grids, scalars and sources of `like`.
-  explicit JoinedGraph(const ir::Graph& like);
+  // Empty, with the grids, scalars and sources of `like`, whose nodes have the plans `old`.
+  JoinedGraph(const ir::Graph& like, const std::vector<NodePlan>& old);
 
   const TensorType& type(ir::ValueId v) const { return graph_.type(v); }
   int num_nodes() const { return graph_.num_nodes(); }
@@ -67,8 +67,17 @@ class JoinedGraph {
   const WantedPlan* WantedOf(ir::ValueId v) const;
   // In what sharding `v` is wanted; null for an input and for what was copied.
   const Sharding* WantedSharding(ir::ValueId v) const;
+  // How `v` is sharded where it is computed.
+  const Sharding& MadeSharding(ir::ValueId v) const;
   // What was reshaped to `v` and had the sizes `dims`; ir::kNoValue if nothing had.
   ir::ValueId BeforeReshape(ir::ValueId v, const Dims& dims) const;
+  // Whether `v` is a reshape of another value, and none that was copied.
+  bool IsReshaped(ir::ValueId v) const { return IsMadeBy(v, rules::DimsUse::kReshapes); }
+  // What was reshaped to `v` by inserting or removing dimensions of size 1; `v` if nothing was.
+  ir::ValueId BeforeOnes(ir::ValueId v) const;
+  // What was reshaped to `v` and lacks the leading dimensions of size 1; `v` if nothing does, or if
+  // it is sent before it is read in `sharding`. Changes that to the sharding of the result.
+  ir::ValueId WithoutLeadingOnes(ir::ValueId v, Sharding& sharding) const;
   // Whether the call multiplies two matrices and does nothing else.
   bool MultipliesMatrices(absl::Span<const ir::ValueId> operands) const;
 
@@ -78,19 +87,29 @@ class JoinedGraph {
                absl::Span<const Lanes* const> operands, absl::Span<const Lanes> results) const;
 
   void DropUnused();
-  // The graph with the plans that are wanted; nullopt if one cannot be had exactly. `old` are those
-  // of the nodes that were copied. The graph is moved away.
-  std::optional<Joined> Plan(const std::vector<NodePlan>& old);
+  // The graph with the plans that are wanted; nullopt if one cannot be had exactly. The graph is
+  // moved away.
+  std::optional<Joined> Plan();
 
  private:
+  bool IsPermuted(ir::ValueId v) const { return IsMadeBy(v, rules::DimsUse::kPermutes); }
+  bool IsMadeBy(ir::ValueId v, rules::DimsUse use) const;
+  // Of a value that is permuted, by dimension, where it came from.
+  std::vector<int64_t> OrderOf(ir::ValueId v) const;
+  // `v` with its dimensions in the order `order`, made of what `v` is a permutation of, or a view
+  // of a permutation of. ir::kNoValue if there is none. Requires: `v` was not copied.
+  ir::ValueId PermutedBefore(const ir::Node& like, int grid, ir::ValueId v,
+                             const std::vector<int64_t>& order);
   // The matrix of which `v` is the transposed one; ir::kNoValue if it is none.
   ir::ValueId BeforeTransposition(ir::ValueId v) const;
   std::optional<NodePlan> PlanAsWanted(ir::NodeId id, const WantedPlan& wanted,
                                        const propagate::NodeFactors& factors) const;
 
+  const std::vector<NodePlan>& old_;
   ir::Graph graph_;
-  std::vector<WantedPlan> wanted_;                                    // by node
-  absl::flat_hash_map<ir::ValueId, std::vector<ir::ValueId>> views_;  // by what they view
+  std::vector<WantedPlan> wanted_;  // by node
+  // By what they are views or permutations of.
+  absl::flat_hash_map<ir::ValueId, std::vector<ir::ValueId>> views_, permuted_;
 };
 
 }  // namespace spmd::partition

@@ -94,6 +94,27 @@ bool IsLane(const Lanes& lanes, int dim) {
 
 bool AreSplit(const Lanes& lanes) { return std::all_of(lanes.begin(), lanes.end(), WasSplit); }
 
+bool HasSums(const Lanes& lanes) {
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [](Lane lane) { return lane.whole == Lane::kSummed; });
+}
+
+bool AreSame(const Lanes& a, const Lanes& b) {
+  if (a.size() != b.size()) return false;
+  std::vector<size_t> at;  // by lane of `a`, its place in `b`
+  for (const Lane& lane : a) {
+    at.push_back(std::find(b.begin(), b.end(), lane) - b.begin());
+    if (at.back() == b.size()) return false;
+  }
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      const bool ordered = a[i].dim == a[k].dim || (WasSplit(a[i]) && a[i].whole == a[k].whole);
+      if (ordered && at[k] >= at[i]) return false;
+    }
+  }
+  return true;
+}
+
 int NumberWithout(const Lanes& lanes, int dim) {
   return dim - static_cast<int>(std::count_if(lanes.begin(), lanes.end(), [dim](Lane lane) {
            return lane.dim < dim && !IsMerged(lane);
@@ -120,7 +141,8 @@ std::optional<Sharding> JoinedSharding(const Sharding& sharding, const Dims& dim
   joined.dims.clear();
   for (size_t i = 0; i < lanes.size(); ++i) {
     if (lanes[i].whole != Lane::kSummed) continue;
-    if (joined.IsUnreduced() && joined.reduce_kind != ReduceKind::kSum) return std::nullopt;
+    if (joined.IsUnreduced() && joined.reduce_kind != lanes[i].reduce) return std::nullopt;
+    joined.reduce_kind = lanes[i].reduce;
     joined.unreduced.insert(joined.unreduced.end(), (*axes)[i].begin(), (*axes)[i].end());
   }
   std::sort(joined.unreduced.begin(), joined.unreduced.end());
@@ -172,6 +194,54 @@ Apart TakeApart(const Sharding& sharding, const Dims& dims, const Lanes& lanes, 
   return apart;
 }
 
+Apart Regroup(const Sharding& sharding, const Dims& dims, const Lanes& from, const Lanes& to,
+              const Grid& grid) {
+  const Apart now = TakeApart(sharding, dims, from, grid);
+  const Apart then = TakeApart(sharding, dims, to, grid);
+  const size_t count = now.order.size();
+  std::vector<int64_t> order(count);  // of the parts: by place in the result, that in the operand
+  for (size_t i = 0; i < count; ++i) order[then.order[i]] = now.order[i];
+  // By part, the dimension that it is a part of without lanes.
+  const auto dims_of = [&](const Lanes& lanes) {
+    std::vector<int> of;
+    for (int d = 0; d < sharding.rank(); ++d) {
+      if (IsLane(lanes, d)) continue;
+      const auto parts =
+          std::count_if(lanes.begin(), lanes.end(), [d](Lane lane) { return lane.whole == d; });
+      of.insert(of.end(), parts + 1, d);
+    }
+    return of;
+  };
+  const std::vector<int> before = dims_of(from), after = dims_of(to);
+  std::vector<bool> joins(count, false);  // by part of the operand: it stays with the one before
+  for (size_t i = 1; i < count; ++i) {
+    const int64_t part = order[i];
+    joins[part] =
+        part == order[i - 1] + 1 && before[part] == before[part - 1] && after[i] == after[i - 1];
+  }
+  Apart apart;
+  apart.before = now.before;
+  apart.before.dims.clear();
+  std::vector<int64_t> number(count);
+  for (size_t part = 0; part < count; ++part) {
+    const DimSharding& own = now.before.dims[part];
+    if (joins[part]) {
+      DimSharding& all = apart.before.dims.back();
+      all.axes.insert(all.axes.end(), own.axes.begin(), own.axes.end());
+      apart.sizes.back() *= now.sizes[part];
+    } else {
+      apart.sizes.push_back(now.sizes[part]);
+      apart.before.dims.push_back(own);
+    }
+    number[part] = static_cast<int64_t>(apart.sizes.size()) - 1;
+  }
+  for (const int64_t part : order) {
+    if (!joins[part]) apart.order.push_back(number[part]);
+  }
+  apart.after = WithOrder(apart.before, apart.order);
+  return apart;
+}
+
 Sharding WithOrder(const Sharding& sharding, absl::Span<const int64_t> order) {
   Sharding ordered = sharding;
   for (size_t i = 0; i < order.size(); ++i) ordered.dims[i] = sharding.dims[order[i]];
@@ -188,6 +258,16 @@ Lanes SplitOff(const Dims& from, const Dims& to, const Sharding& sharding, const
     size_t whole = 0;
     while (whole + 1 < group.to.size() && has_one_index(group.to[whole])) ++whole;
     for (size_t k = 0; k < whole; ++k) lanes.push_back({group.to[k], group.to[whole]});
+    // A dimension of size 1 that is inserted is what a device has of the whole besides its lane.
+    const auto is_one = [](const Dims& dims, int d) {
+      return d < static_cast<int>(dims.size()) && dims[d] == 1;
+    };
+    const int last = group.to[whole];
+    if (whole + 1 == group.to.size() && has_one_index(last) && is_one(to, last + 1) &&
+        !is_one(from, group.from.back() + 1)) {
+      for (size_t k = 0; k < whole; ++k) lanes[lanes.size() - whole + k].whole = last + 1;
+      lanes.push_back({last, last + 1});
+    }
   }
   return lanes;
 }
@@ -214,7 +294,32 @@ Dims WithoutOnes(const Dims& dims) {
   return rest;
 }
 
-std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& lanes, const Dims& to) {
+Sharding WithOnesOf(const Sharding& sharding, const Dims& from, const Dims& to) {
+  Sharding other = sharding;
+  other.dims.clear();
+  size_t next = 0;
+  for (const int64_t n : to) {
+    while (n != 1 && from[next] == 1) ++next;
+    other.dims.push_back(n == 1 ? DimSharding{} : sharding.dims[next++]);
+  }
+  return other;
+}
+
+std::optional<Lanes> OfNextDims(const Lanes& lanes, const Dims& dims) {
+  Lanes next = lanes;
+  const int rank = static_cast<int>(dims.size());
+  for (Lane& lane : next) {
+    if (!WasSplit(lane)) continue;
+    while (lane.whole < rank && (dims[lane.whole] == 1 || IsLane(lanes, lane.whole))) ++lane.whole;
+    if (lane.whole == rank) return std::nullopt;
+  }
+  return next;
+}
+
+std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& given, const Dims& to) {
+  const std::optional<Lanes> of_next = OfNextDims(given, from);
+  if (!of_next) return std::nullopt;
+  const Lanes& lanes = *of_next;
   std::vector<int> place(lanes.size(), -1);  // by lane, its dimension of `to`
   std::vector<int64_t> size(lanes.size(), 0);
   std::vector<int> moved(from.size(), -1);  // by dimension that is a whole, that of `to`
@@ -233,10 +338,12 @@ std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& lanes, const Di
     }
     size_t t = 0;
     bool merged = false;
+    int64_t together = 1;  // of the lanes that are merged into one dimension
     for (const size_t i : major) {
       const int64_t n = SizeOf(from, lanes[i]);
       merged = merged || to[group.to[t]] != n;
-      if (merged && group.to.size() - t > 1) return std::nullopt;
+      if (merged) together *= n;
+      if (to[group.to[t]] % together != 0) return std::nullopt;
       place[i] = group.to[t];
       size[i] = merged ? n : 0;
       if (!merged && ++t == group.to.size() && (i != major.back() || !rest.empty())) {
@@ -256,13 +363,15 @@ std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& lanes, const Di
   Lanes after;
   for (size_t k = 0; k < order.size(); ++k) {
     const size_t i = order[k];
-    const int whole = WasSplit(lanes[i]) ? moved[lanes[i].whole] : lanes[i].whole;
+    int whole = WasSplit(lanes[i]) ? moved[lanes[i].whole] : lanes[i].whole;
     if (WasSplit(lanes[i]) && whole < 0) return std::nullopt;
+    const bool of_rest = WasSplit(lanes[i]) && from[given[i].whole] == 1;
+    if (of_rest && whole > 0 && to[whole - 1] == 1) --whole;
     for (size_t before = 0; before < k; ++before) {  // those of one whole keep their order
       const bool of_same = WasSplit(lanes[i]) && lanes[order[before]].whole == lanes[i].whole;
       if (of_same && order[before] > i) return std::nullopt;
     }
-    after.push_back({place[i], whole, size[i]});
+    after.push_back({place[i], whole, size[i], lanes[i].reduce});
   }
   // One that was merged with what it was split from is no lane any more.
   const Lanes all = after;

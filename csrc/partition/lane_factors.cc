@@ -21,6 +21,13 @@ bool HasLanesOfItsFactors(const rules::OpFactors& factors, int k, const Lanes* m
                           const LaneFactors& lanes) {
   const Lanes none;
   const Lanes& given = mine == nullptr ? none : *mine;
+  for (size_t f = 0; f < lanes.everywhere.size(); ++f) {
+    if (!lanes.everywhere[f] || !factors.InOperand(static_cast<int>(f), k)) continue;
+    const bool has = std::any_of(given.begin(), given.end(), [&](Lane lane) {
+      return factors.operands[k][lane.dim][0] == static_cast<int>(f);
+    });
+    if (!has) return false;
+  }
   for (size_t whole = 0; whole < lanes.of.size(); ++whole) {
     for (const int f : lanes.of[whole]) {
       bool split = false, everywhere = false;
@@ -51,13 +58,16 @@ bool HasLanesOfItsFactors(const rules::OpFactors& factors, int k, const Lanes* m
 }  // namespace
 
 std::optional<LaneFactors> FindLaneFactors(const rules::OpFactors& factors,
-                                           absl::Span<const Lanes* const> operands) {
+                                           absl::Span<const Lanes* const> operands,
+                                           const std::vector<bool>& open) {
   const size_t count = factors.factors.size();
   LaneFactors lanes{std::vector<std::vector<int>>(count), std::vector<bool>(count, false),
+                    std::vector<bool>(count, false),
                     std::vector<std::vector<LaneFactors::Merged>>(count)};
   std::vector<bool> is_whole(count, false);
+  const auto is_open = [&](size_t k) { return k < open.size() && open[k]; };
   for (size_t k = 0; k < operands.size(); ++k) {
-    if (operands[k] == nullptr) continue;
+    if (operands[k] == nullptr || is_open(k)) continue;
     const rules::TensorFactors& tensor = factors.operands[k];
     std::vector<std::vector<int>> mine(count);
     std::vector<std::vector<LaneFactors::Merged>> merged(count);
@@ -99,16 +109,42 @@ std::optional<LaneFactors> FindLaneFactors(const rules::OpFactors& factors,
     const rules::Factor& factor = factors.factors[f];
     if (is_whole[f] && (factor.whole || factor.granularity != 1)) return std::nullopt;
   }
-  if (!any) return std::nullopt;
   for (size_t f = 0; f < count; ++f) {
-    if (times[f] != (lanes.is_lane[f] ? 1 : 0)) return std::nullopt;
+    if (times[f] > (lanes.is_lane[f] ? 1 : 0)) return std::nullopt;
     if (lanes.is_lane[f] && !lanes.of[f].empty()) return std::nullopt;
+    lanes.everywhere[f] = lanes.is_lane[f] && times[f] == 0;
+    any = any || lanes.everywhere[f];
   }
+  if (!any) return std::nullopt;
   for (size_t k = 0; k < factors.operands.size(); ++k) {
     const Lanes* const mine = k < operands.size() ? operands[k] : nullptr;
-    if (!HasLanesOfItsFactors(factors, static_cast<int>(k), mine, lanes)) return std::nullopt;
+    if (!is_open(k) && !HasLanesOfItsFactors(factors, static_cast<int>(k), mine, lanes))
+      return std::nullopt;
   }
   return lanes;
+}
+
+std::optional<Lanes> LanesOfOperand(const rules::OpFactors& factors, int operand,
+                                    const LaneFactors& lanes) {
+  const rules::TensorFactors& tensor = factors.operands[operand];
+  Lanes found;
+  for (size_t f = 0; f < lanes.of.size(); ++f) {
+    const int own = DimOfFactor(tensor, static_cast<int>(f));
+    if ((own >= 0) != factors.InOperand(static_cast<int>(f), operand)) return std::nullopt;
+    if (lanes.everywhere[f] && own >= 0) found.push_back({own, Lane::kEverywhere});
+    for (const int lane : lanes.of[f]) {
+      const int dim = DimOfFactor(tensor, lane);
+      if ((dim >= 0) != factors.InOperand(lane, operand)) return std::nullopt;
+      if (dim < 0 && own >= 0) return std::nullopt;
+      if (dim >= 0) found.push_back({dim, own < 0 ? Lane::kEverywhere : own});
+    }
+    for (const LaneFactors::Merged& lane : lanes.merged[f]) {
+      const int whole = DimOfFactor(tensor, lane.whole);
+      if ((own >= 0) != (whole >= 0)) return std::nullopt;
+      if (own >= 0) found.push_back({own, whole, lane.size});
+    }
+  }
+  return found;
 }
 
 std::optional<Lanes> LanesOfResult(const rules::OpFactors& factors, int result,
@@ -116,14 +152,22 @@ std::optional<Lanes> LanesOfResult(const rules::OpFactors& factors, int result,
   const rules::TensorFactors& tensor = factors.results[result];
   Lanes found;
   for (size_t f = 0; f < lanes.of.size(); ++f) {
+    if (lanes.everywhere[f]) {
+      const int dim = DimOfFactor(tensor, static_cast<int>(f));
+      if (dim < 0) return std::nullopt;
+      found.push_back({dim, Lane::kEverywhere});
+    }
     for (const int lane : lanes.of[f]) {
       const int dim = DimOfFactor(tensor, lane);
       const int whole = DimOfFactor(tensor, static_cast<int>(f));
       if ((whole >= 0) != factors.InResult(static_cast<int>(f), result)) return std::nullopt;
       if (dim < 0 && whole >= 0) return std::nullopt;
       if (dim < 0) continue;
-      if (whole < 0 && factors.factors[f].reduce != ReduceKind::kSum) return std::nullopt;
-      found.push_back({dim, whole < 0 ? Lane::kSummed : whole});
+      if (whole < 0) {
+        found.push_back({dim, Lane::kSummed, 0, factors.factors[f].reduce});
+      } else {
+        found.push_back({dim, whole});
+      }
     }
     for (const LaneFactors::Merged& lane : lanes.merged[f]) {
       const int dim = DimOfFactor(tensor, static_cast<int>(f));

@@ -164,7 +164,7 @@ std::optional<ir::ValueId> Unmerger::Along(rules::Builder& builder, const ir::No
   return MergeAgain(builder, *merge);
 }
 
-// A sum over the merged dimension, after which nothing is left to merge again.
+// A sum, or the like, over the merged dimension, after which nothing is left to merge again.
 std::optional<ir::ValueId> Unmerger::Sum(rules::Builder& builder, const ir::Node& node,
                                          ir::ValueId v) {
   const Merge* merge = Find(v);
@@ -222,13 +222,15 @@ std::optional<ir::ValueId> Unmerger::OneResult(rules::Builder& builder, const ir
       return Permute(builder, node, operands[0]);
     case rules::DimsUse::kBatches:
       return Batch(builder, facts.batched, operands[0], operands[1]);
-    case rules::DimsUse::kSums:
+    case rules::DimsUse::kReduces:
       return Sum(builder, node, operands[0]);
     case rules::DimsUse::kAlong:
       return Along(builder, node, operands);
     case rules::DimsUse::kClassOfRow:
     case rules::DimsUse::kExpands:
+    case rules::DimsUse::kFills:
     case rules::DimsUse::kForEach:
+    case rules::DimsUse::kInDim:
     case rules::DimsUse::kOther:
       break;
   }

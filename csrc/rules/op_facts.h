@@ -31,14 +31,20 @@ enum class DimsUse : uint8_t {
   // A product for each index of dimension 0; OpFacts::batched is for several dimensions,
   // OpFacts::for_one for two matrices.
   kBatches,
-  kSums,   // over the dimensions `dim`, which are left out unless `keepdim`
+  // Combines the elements over the dimensions `dim` (all of them if it is empty or there is none),
+  // which are left out unless `keepdim`.
+  kReduces,
   kAlong,  // along the dimension `dim`, for each index of the other dimensions by itself
+  // The same, also along several dimensions `dims`, and the result may lack the dimension, or have
+  // it in another size.
+  kInDim,
   // The same for each index of the dimensions in front of some last ones, of which no attribute has
   // the number or size. OpFacts::for_one is for two matrices.
   kForEach,
   // Operand 1 has a class for each row of operand 0, which may have one more dimension: the
   // classes.
   kClassOfRow,
+  kFills,  // the same in each element
 };
 
 // What an op does with blocks of the dimension `dim` (csrc/partition/block_ops.h).
@@ -116,6 +122,9 @@ struct OpFacts {
   std::optional<PutsBack> puts_back = std::nullopt;
   std::optional<ZeroPadding> padding = std::nullopt;
   DimsUse dims = DimsUse::kOther;
+  // With kInDim and kFills: the attribute that has the sizes of the result; `dim` is a number of
+  // the result's dimensions then.
+  absl::string_view sizes = "";
   absl::string_view batched = "";
   absl::string_view for_one = "";
   BlockUse blocks = BlockUse::kNone;

@@ -94,6 +94,15 @@ absl::StatusOr<OpFactors> RawFactors(const Rule& rule, const OpCall& call) {
   return absl::InvalidArgumentError(absl::StrCat("the rule of ", rule.op, " has no factors"));
 }
 
+absl::StatusOr<OpFactors> CheckedFactors(const Rule& rule, const OpCall& call) {
+  return Guarded(call, [&]() -> absl::StatusOr<OpFactors> {
+    SPMD_ASSIGN_OR_RETURN(OpFactors factors, RawFactors(rule, call));
+    SPMD_RETURN_IF_ERROR(CheckShape(call, factors));
+    SPMD_RETURN_IF_ERROR(CheckSizes(call, factors));
+    return factors;
+  });
+}
+
 absl::Status CheckDims(const OpCall& call, const std::vector<TensorType>& types) {
   for (const TensorType& type : types) {
     if (IsTensorSize(type.dims)) continue;
@@ -134,6 +143,22 @@ void DropTrivial(OpFactors* f) {
   f->windows = std::move(windows);
 }
 
+// Leaves factors of size 1 in dimensions of size 1 only, one in each.
+void KeepOneTrivial(OpFactors* f) {
+  for (auto* tensors : {&f->operands, &f->results}) {
+    for (TensorFactors& tensor : *tensors) {
+      for (DimFactors& dim : tensor) {
+        DimFactors rest;
+        for (int factor : dim) {
+          if (f->factors[factor].size != 1) rest.push_back(factor);
+        }
+        if (rest.empty() && !dim.empty()) rest.push_back(dim[0]);
+        dim = std::move(rest);
+      }
+    }
+  }
+}
+
 absl::InlinedVector<int, 4> Present(const std::vector<int>& operands, const OpCall& call) {
   absl::InlinedVector<int, 4> present;
   for (int i : operands) {
@@ -161,13 +186,15 @@ Rule::Rule(const Row& row)
 }
 
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call) {
-  return Guarded(call, [&]() -> absl::StatusOr<OpFactors> {
-    SPMD_ASSIGN_OR_RETURN(OpFactors factors, RawFactors(rule, call));
-    SPMD_RETURN_IF_ERROR(CheckShape(call, factors));
-    SPMD_RETURN_IF_ERROR(CheckSizes(call, factors));
-    DropTrivial(&factors);
-    return factors;
-  });
+  SPMD_ASSIGN_OR_RETURN(OpFactors factors, CheckedFactors(rule, call));
+  DropTrivial(&factors);
+  return factors;
+}
+
+absl::StatusOr<OpFactors> FactorsWithOnes(const Rule& rule, const OpCall& call) {
+  SPMD_ASSIGN_OR_RETURN(OpFactors factors, CheckedFactors(rule, call));
+  KeepOneTrivial(&factors);
+  return factors;
 }
 
 Linearity LinearityOf(const Rule& rule, const OpCall& call, ReduceKind kind) {

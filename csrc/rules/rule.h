@@ -118,6 +118,8 @@ auto Guarded(const OpCall& call, Read&& read) -> decltype(read()) {
 // where a window reads it.
 // Errors: InvalidArgument when the call does not fit the rule.
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call);
+// The same, but dimensions of size 1 that do not broadcast have a factor, too.
+absl::StatusOr<OpFactors> FactorsWithOnes(const Rule& rule, const OpCall& call);
 // The operands of a call that may hold partial results of kind `kind` while the op runs on each of
 // them. each: any one of them while the others are reduced; jointly: all of them or none. Absent
 // operands are left out.

@@ -98,7 +98,12 @@ constexpr auto kCreationRows = Rows(
         .Types(DropoutTypes)
         .Random()
         .CannotFail(),
-    Computed("spmd::full", ResultFactors).Local(LocalResultSize).Types(SizeTypes).CannotFail(),
+    Computed("spmd::full", ResultFactors)
+        .Local(LocalResultSize)
+        .Types(SizeTypes)
+        .CannotFail()
+        .With(&OpFacts::dims, DimsUse::kFills)
+        .With(&OpFacts::sizes, "size"),
     Computed("spmd::iota", ResultFactors)
         .Local(LocalIota)
         .Types(IotaTypes)

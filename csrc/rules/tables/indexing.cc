@@ -88,14 +88,16 @@ constexpr auto kIndexingRows = Rows(
         .Monotone()
         .Types(GatherTypes)
         .Decomposes(GatherByPart)
-        .FailsOnIndices(),
+        .FailsOnIndices()
+        .With(&OpFacts::dims, DimsUse::kInDim),
     MovesRows("aten::index.Tensor", Index)
         .Jointly({0})
         .Monotone()
         .Decomposes(IndexByPart)
         .DecomposesBatch(IndexByBatch),
     Accumulates(Writes("aten::index_add", IndexAdd, IndexAddByPart).Jointly({0, 2}))
-        .FailsOnIndices(),
+        .FailsOnIndices()
+        .With(&OpFacts::dims, DimsUse::kInDim),
     Writes("aten::index_copy", IndexCopy, IndexWriteByPart)
         .Jointly({0, 2})
         .Monotone()
@@ -109,17 +111,25 @@ constexpr auto kIndexingRows = Rows(
         .Jointly({0})
         .Monotone()
         .Decomposes(IndexSelectByPart)
-        .FailsOnIndices(),
+        .FailsOnIndices()
+        .With(&OpFacts::dims, DimsUse::kInDim),
     Rewritten("aten::nll_loss2d_backward", Nll2dBackward),
     Rewritten("aten::nll_loss2d_forward", Nll2dForward),
     Rewritten("aten::nll_loss_backward", NllBackward),
     Rewritten("aten::nll_loss_forward", NllForward), Writes("aten::put", PutFactors, PutByPart),
     Writes("aten::scatter.reduce", Scatter, ScatterByPart),
-    Writes("aten::scatter.src", Scatter, ScatterByPart).Jointly({0, 2}).Monotone().FailsOnIndices(),
-    Writes("aten::scatter.value", Scatter, ScatterByPart).FailsOnIndices(),
+    Writes("aten::scatter.src", Scatter, ScatterByPart)
+        .Jointly({0, 2})
+        .Monotone()
+        .FailsOnIndices()
+        .With(&OpFacts::dims, DimsUse::kInDim),
+    Writes("aten::scatter.value", Scatter, ScatterByPart)
+        .FailsOnIndices()
+        .With(&OpFacts::dims, DimsUse::kInDim),
     Writes("aten::scatter.value_reduce", Scatter, ScatterByPart),
     Accumulates(Writes("aten::scatter_add", ScatterAdd, ScatterAddByPart).Jointly({0, 2}))
-        .FailsOnIndices(),
+        .FailsOnIndices()
+        .With(&OpFacts::dims, DimsUse::kInDim),
     Writes("aten::scatter_reduce.two", Scatter, ScatterByPart).FailsOnIndices(),
     Einsum("aten::searchsorted.Scalar", "[n], [n]? -> ()"),
     Computed("aten::searchsorted.Tensor", SearchSortedFactors),

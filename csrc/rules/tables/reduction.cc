@@ -151,25 +151,29 @@ Types SoftmaxBackwardTypes(const OpCall& call) {
 
 constexpr Row kSum = Computed("", Reduce<ReduceKind::kSum>).CannotFail();
 constexpr Row kWhole = Computed("", ReduceWhole).CannotFail();
-constexpr Row kAlong = Computed("", NamedDimsWhole).CannotFail();
+constexpr Row kAlong =
+    Computed("", NamedDimsWhole).CannotFail().With(&OpFacts::dims, DimsUse::kInDim);
 constexpr Row kSoftmax = kAlong.With(&OpFacts::dims, DimsUse::kAlong);
 // Halves that are whole blocks are halves of the dimension of blocks.
 constexpr Row kHalves = kAlong.With(&OpFacts::blocks, BlockUse::kJoin);
 constexpr Row kSoftmaxBackward = kSoftmax.Each({0}).Types(SoftmaxBackwardTypes);
 
 constexpr auto kReductionRows = Rows(
-    kSum.Jointly({0}).Types(SumTypes).Named("aten::sum"),
-    kSum.Jointly({0})
-        .Types(SumTypes)
-        .With(&OpFacts::dims, DimsUse::kSums)
-        .Named("aten::sum.dim_IntList"),
+    All(kSum.Jointly({0}).Types(SumTypes).With(&OpFacts::dims, DimsUse::kReduces),
+        {"aten::sum", "aten::sum.dim_IntList"}),
     kSum.Types(SumTypes).Named("aten::nansum"),
     All(kSum.Types(IndexTypes), {"aten::count_nonzero", "aten::count_nonzero.dim_IntList"}),
     All(Computed("", Reduce<ReduceKind::kProd>).CannotFail().Types(SumTypes),
         {"aten::prod", "aten::prod.dim_int"}),
-    All(Computed("", Reduce<ReduceKind::kMax>).CannotFail().Types(ReducedTypes),
+    All(Computed("", Reduce<ReduceKind::kMax>)
+            .CannotFail()
+            .Types(ReducedTypes)
+            .With(&OpFacts::dims, DimsUse::kReduces),
         {"aten::amax", "aten::max"}),
-    All(Computed("", Reduce<ReduceKind::kMin>).CannotFail().Types(ReducedTypes),
+    All(Computed("", Reduce<ReduceKind::kMin>)
+            .CannotFail()
+            .Types(ReducedTypes)
+            .With(&OpFacts::dims, DimsUse::kReduces),
         {"aten::amin", "aten::min"}),
     All(Computed("", Reduce<ReduceKind::kOr>).CannotFail().Types(AnyTypes),
         {"aten::any", "aten::any.dim", "aten::any.dims"}),

@@ -78,6 +78,7 @@ constexpr auto kViewRows = Rows(
             .JointlyAll()
             .Monotone()
             .Types(CatTypes)
+            .With(&OpFacts::dims, DimsUse::kInDim)
             .With(&OpFacts::blocks, BlockUse::kJoin),
         Rewritten("aten::channel_shuffle", DecomposeChannelShuffle),
         Computed("aten::constant_pad_nd", PadFactors)
@@ -104,40 +105,49 @@ constexpr auto kViewRows = Rows(
             .Types(ExpandTypes)
             .Local(LocalViewSize)
             .With(&OpFacts::dims, DimsUse::kExpands),
-        Moves("aten::flip", FlipFactors).Types(SameTypes),
+        Moves("aten::flip", FlipFactors).Types(SameTypes).With(&OpFacts::dims, DimsUse::kInDim),
         Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
         ViewsDims<PermuteSource>("aten::permute").With(&OpFacts::dims, DimsUse::kPermutes),
         Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
         Moves("aten::roll", RollFactors).Types(SameTypes).Local(LocalRoll).Decomposes(RollAsVector),
         Rewritten("aten::rot90", DecomposeRot90),
-        ViewsDims<SelectSource>("aten::select.int").Decomposes(SelectByPart),
+        ViewsDims<SelectSource>("aten::select.int")
+            .Decomposes(SelectByPart)
+            .With(&OpFacts::dims, DimsUse::kInDim),
         Computed("aten::select_backward", SelectBackwardFactors)
             .Jointly({0})
             .Types(InputSizesTypes)
             .Local(LocalInputSizes)
-            .Decomposes(SelectBackwardAsSlice),
+            .Decomposes(SelectBackwardAsSlice)
+            .With(&OpFacts::dims, DimsUse::kInDim)
+            .With(&OpFacts::sizes, "input_sizes"),
         Computed("aten::select_scatter", SelectScatterFactors)
             .Jointly({0, 1})
             .Monotone()
             .Types(SameTypes)
             .Decomposes(SelectScatterAsSlice)
+            .With(&OpFacts::dims, DimsUse::kInDim)
             .With(&OpFacts::puts_back,
                   PutsBack{.view = "aten::select.int", .begin = "index", .drops_dim = true}),
         Views("aten::slice.Tensor", SliceFactors)
             .Types(SliceTypes)
             .Local(LocalSlice)
             .Decomposes(SliceOneByPart)
+            .With(&OpFacts::dims, DimsUse::kInDim)
             .With(&OpFacts::blocks, BlockUse::kTake),
         Computed("aten::slice_backward", SliceBackwardFactors)
             .Jointly({0})
             .Types(InputSizesTypes)
             .Local(LocalSliceBackward)
+            .With(&OpFacts::dims, DimsUse::kInDim)
+            .With(&OpFacts::sizes, "input_sizes")
             .With(&OpFacts::blocks, BlockUse::kPlace),
         Computed("aten::slice_scatter", SliceScatterFactors)
             .Jointly({0, 1})
             .Monotone()
             .Types(SameTypes)
             .Local(LocalSliceScatter)
+            .With(&OpFacts::dims, DimsUse::kInDim)
             .With(&OpFacts::puts_back,
                   PutsBack{.view = "aten::slice.Tensor", .begin = "start", .step = "step"})
             .With(&OpFacts::blocks, BlockUse::kPut),

@@ -20,6 +20,10 @@
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
 
+namespace torch::autograd {
+TORCH_API int get_current_graph_task_id();
+}  // namespace torch::autograd
+
 namespace spmd::trace {
 
 namespace {
@@ -285,6 +289,12 @@ absl::Status BeginReshard(SessionState& state, const at::Tensor& tensor, size_t 
   return absl::OkStatus();
 }
 
+// In a backward pass the mark binds the gradient that is resharded, and not what is written to its
+// tensor later: autograd adds the other gradients of the same value to it in place.
+void ForgetMarkOfGradient(const at::Tensor& resharded) {
+  if (torch::autograd::get_current_graph_task_id() >= 0) BufferOf(resharded)->mark.reset();
+}
+
 }  // namespace
 
 absl::StatusOr<at::Tensor> Session::ReshardApart(const at::Tensor& tensor, const MarkPtr& mark,
@@ -314,6 +324,7 @@ absl::StatusOr<at::Tensor> Session::ReshardTogether(const at::Tensor& tensor, co
   at::Tensor out = NewTensor(TensorMeta::Contiguous(tensor.scalar_type(), sizes), nullptr);
   BufferOf(out)->mark = mark;
   BindBuffer(*lock, BufferOf(out), EmitClone(*lock, value));
+  ForgetMarkOfGradient(out);
   return out;
 }
 
@@ -334,6 +345,7 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mark
     value = EmitView(*lock, value, type.dims);
   }
   BindBuffer(*lock, BufferOf(out), EmitClone(*lock, value));
+  ForgetMarkOfGradient(out);
   return out;
 }
 
