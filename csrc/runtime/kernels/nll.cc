@@ -98,7 +98,7 @@ void CheckLogp(const Tensor& logp, const Tensor& target) {
       " must be [..., c] and [...]");
 }
 
-at::ScalarType WorkType(at::ScalarType type) {
+at::ScalarType LossType(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }
 
@@ -108,7 +108,7 @@ std::tuple<Tensor, Tensor> NllSum(const Tensor& logp, const Tensor& target,
                                   const OptionalTensor& weight, int64_t ignore_index,
                                   int64_t first_class, int64_t num_classes) {
   CheckLogp(logp, target);
-  const at::ScalarType work = WorkType(logp.scalar_type());
+  const at::ScalarType work = LossType(logp.scalar_type());
   if (logp.is_meta()) {
     const at::TensorOptions options = logp.options().dtype(work);
     return {at::empty({}, options), at::empty({}, options)};
@@ -141,7 +141,7 @@ Tensor NllRows(const Tensor& logp, const Tensor& target, const OptionalTensor& w
   Tensor result = at::empty(target.sizes(), logp.options());
   if (logp.is_meta()) return result;
   const Tensor p = OnHost(logp).contiguous();
-  const Rows rows(OnHost(target), OnHost(weight), WorkType(logp.scalar_type()), logp.size(-1),
+  const Rows rows(OnHost(target), OnHost(weight), LossType(logp.scalar_type()), logp.size(-1),
                   ignore_index, first_class, num_classes);
   Tensor losses = at::empty(target.sizes(), p.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, p.scalar_type(), "nll_rows", [&] {
@@ -158,7 +158,7 @@ Tensor NllDInput(const Tensor& grad, const Tensor& target, const OptionalTensor&
   size.push_back(num_classes);
   if (grad.is_meta()) return at::empty(size, grad.options());
   Tensor result = at::zeros(size, grad.options().device(at::kCPU));
-  const at::ScalarType work = WorkType(grad.scalar_type());
+  const at::ScalarType work = LossType(grad.scalar_type());
   const Rows rows(OnHost(target), OnHost(weight), work, num_classes, ignore_index, first_class);
   const Tensor g = OnHost(grad).to(work).reshape({-1}).contiguous();
   TORCH_CHECK(g.numel() == 1 || g.numel() == rows.count(), "spmd::nll_dinput: grad ", grad.sizes(),
@@ -188,7 +188,7 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
   const int64_t c = logp.size(-1);
   const Tensor p = OnHost(logp).contiguous().view({target.numel(), c});
   Tensor result = at::empty(p.sizes(), p.options());
-  const at::ScalarType work = WorkType(p.scalar_type());
+  const at::ScalarType work = LossType(p.scalar_type());
   const Rows rows(OnHost(target), OnHost(weight), work, c, ignore_index, first_class);
   const Tensor g = OnHost(grad).to(work).reshape({-1}).contiguous();
   const double factor = OnHost(scale).item<double>();

@@ -183,6 +183,17 @@ at::Tensor BelowAutograd(const at::Tensor& x, const LaneForm& form, bool to) {
   return result;
 }
 
+// Gives `result`, which has the value of `x`, the gradient function of `x`. False if it has none of
+// its own.
+bool ShareHistory(const at::Tensor& x, const at::Tensor& result) {
+  const autograd::AutogradMeta* const meta = MetaOf(x);
+  if (meta == nullptr || meta->is_view_ || meta->grad_fn_ == nullptr) return false;
+  c10::TensorImpl* const impl = result.unsafeGetTensorImpl();
+  impl->set_autograd_meta(std::make_unique<autograd::AutogradMeta>(
+      impl, /*requires_grad=*/false, autograd::Edge(meta->grad_fn_, meta->output_nr_)));
+  return true;
+}
+
 // Tensors that are not defined stay so.
 std::vector<at::Tensor> AllLanes(absl::Span<const at::Tensor> tensors,
                                  absl::Span<const LaneFormPtr> forms, bool to) {
@@ -197,12 +208,14 @@ std::vector<at::Tensor> AllLanes(absl::Span<const at::Tensor> tensors,
       results[k] = InThreeOps(x, *forms[k], to);
       continue;
     }
-    if (gradients && x.requires_grad()) {
-      differentiated.push_back(k);
-      edges.push_back(EdgeOf(x));
+    {
+      const at::AutoDispatchBelowADInplaceOrView below;
+      results[k] = BelowAutograd(x, *forms[k], to);
     }
-    const at::AutoDispatchBelowADInplaceOrView below;
-    results[k] = BelowAutograd(x, *forms[k], to);
+    if (!gradients || !x.requires_grad()) continue;
+    if (!to && forms[k]->apart.empty() && ShareHistory(x, results[k])) continue;
+    differentiated.push_back(k);
+    edges.push_back(EdgeOf(x));
   }
   if (differentiated.empty()) return results;
   const auto node = NewNode<LanesBackward>(std::move(edges));

@@ -27,6 +27,7 @@
 #include "csrc/trace/ops/equal_bags.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/pytorch/gradients_on_device.h"
+#include "csrc/trace/pytorch/lanes_product.h"
 #include "csrc/trace/pytorch/strided_windows.h"
 #include "csrc/trace/recorder/region.h"
 #include "csrc/trace/value/buffer.h"
@@ -99,8 +100,9 @@ at::Tensor MatrixProduct(c10::DispatchKeySet keys, const at::Tensor& a, const at
                      a.scalar_type() == b.scalar_type() && a.dim() >= 2 && b.dim() >= 3 &&
                      b.numel() > 0 && a.size(-1) == b.size(-2);
   if (plain && a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0)) return at::bmm(a, b);
-  if (plain && regions_entered > 0 && a.dim() == 2 && b.dim() == 3) {
-    return at::bmm(a.expand({b.size(0), a.size(0), a.size(1)}), b);
+  if (plain && regions_entered > 0 && a.dim() == 2 && b.dim() == 3 && !HasTangent(a) &&
+      !HasTangent(b)) {
+    return LanesProduct(a, b);
   }
   if (plain && a.dim() == 2 && a.numel() > 0 && a.requires_grad() && !a.is_complex() &&
       c10::AutogradState::get_tls_state().get_grad_mode() && !HasTangent(a) && !HasTangent(b)) {

@@ -124,3 +124,56 @@ def test_a_matrix_and_a_batch_that_is_sharded_twice_send_nothing():
     spmd.sync(wait=True)
     assert [row.kind for row in spmd.debug.collectives() if row.bytes > 64] == ["all_reduce"]
     torch.testing.assert_close(a.grad.cpu(), numbers(4, 8, 16, seed=1).sum((0, 2)).expand(8, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("needs", GRADIENTS, ids=str)
+def test_a_matrix_and_lanes_of_a_region(needs, dtype):
+    """The product is one step of autograd, with PyTorch's derivatives of each order and its rules
+    for what is kept of the operands."""
+    mesh = spmd.make_mesh((2,), ("x",))
+    a, b = numbers(3, 4, dtype=dtype), numbers(4, 6, seed=1, dtype=dtype)
+    product = spmd.shard_map(lambda a, b: a @ b, mesh, (P(), P(None, "x")), P(None, "x"))
+    leaves = [t.to("spmd").requires_grad_(need) for t, need in zip((a, b), needs)]
+    for _ in range(2):
+        c = product(*leaves)
+        torch.testing.assert_close(c.detach().cpu(), a @ b)
+        assert c.requires_grad == any(needs)
+    if not any(needs):
+        return
+    assert torch.autograd.gradcheck(product, leaves) and torch.autograd.gradgradcheck(
+        product, leaves
+    )
+    assert any("LanesProduct" in name for name in _steps_behind(c))
+    c = product(*leaves)
+    c.abs().sum().backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        c.abs().sum().backward()
+
+    # A factor that the gradient of the other one needs must not be overwritten.
+    def overwrites(a, b):
+        b = b * 1
+        result = a @ b
+        b.mul_(2)
+        return result
+
+    c = spmd.shard_map(overwrites, mesh, (P(), P(None, "x")), P(None, "x"))(*leaves)
+    if needs[0]:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            c.abs().sum().backward()
+    else:
+        c.abs().sum().backward()
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        product(*leaves)
+    assert len(packed) == sum(needs)
+
+
+def _steps_behind(t):
+    steps, todo = [], [t.grad_fn]
+    while todo:
+        step = todo.pop()
+        if step is not None:
+            steps.append(step.name())
+            todo += [following for following, _ in step.next_functions]
+    return steps
