@@ -319,7 +319,7 @@ class Region:
         for t, spec in zip(leaves, specs):
             spec = _for_all(spec, t)
             way = self.layouts.way_in(spec, t.shape)
-            form_in = self.layouts.form_in(spec, t.shape, way)
+            form_in = self.layouts.form_in(spec, t.shape)
             if form_in is None:
                 return
             forms.append(form_in)
@@ -622,7 +622,7 @@ def _to_shards(
     if way.missing is not None:  # zeros where the last shards end, for which nothing is sent
         t = region.layouts.reshard(t, spec)
         t = F.pad(t, [n for behind in reversed(way.missing) for n in (0, behind)])
-    if (form := region.layouts.form_in(spec, t.shape, way)) is not None:
+    if (form := region.layouts.form_in(spec, t.shape)) is not None:
         return form.to_lanes(t), way.axes
     t = region.layouts.reshard(t, spec)
     if way.shape is not None:
@@ -763,23 +763,28 @@ class _Layouts:
         """What puts lanes in front of a tensor of sizes `whole`, and takes them back."""
         return _C.LaneForm(self.mesh_text, self.text(spec), whole, apart or (), order or ())
 
-    def form_in(self, spec: PartitionSpec, shape: Sequence[int], way: _WayIn) -> _C.LaneForm | None:
+    def form_in(self, spec: PartitionSpec, shape: Sequence[int]) -> _C.LaneForm | None:
         """The same for a tensor that the axes divide; None for sizes that are not known."""
-        if not all(isinstance(size, int) for size in shape):
-            return None
-        return self.lanes(spec, shape, way.shape, way.order)
+        return self._form(self._form_in, spec, shape)
 
     def form_out(
         self, spec: PartitionSpec, axes: tuple[str, ...], shape: Sequence[int]
     ) -> _C.LaneForm | None:
         """The same for shards whose leading dimensions are the axes; None for sizes that are not
         known."""
-        key = (spec, axes, shape, "form")
+        return self._form(self._form_out, spec, axes, shape)
+
+    def _form(self, compute: Callable[..., _C.LaneForm], *args: Any) -> _C.LaneForm | None:
+        key = (compute.__name__, *args)
         try:
             found: _C.LaneForm | None = self._ways.get(key)
-        except TypeError:
+        except TypeError:  # sizes that are not known have no hash
             return None
-        return found or _remembered(self._ways, key, self._form_out(spec, axes, shape))
+        return found or _remembered(self._ways, key, compute(*args))
+
+    def _form_in(self, spec: PartitionSpec, shape: Sequence[int]) -> _C.LaneForm:
+        way = self.way_in(spec, shape)
+        return self.lanes(spec, shape, way.shape, way.order)
 
     def _form_out(
         self, spec: PartitionSpec, axes: tuple[str, ...], shape: Sequence[int]

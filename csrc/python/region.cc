@@ -64,6 +64,12 @@ void LeaveLevels(int64_t first) {
   }
 }
 
+// Whether it is a dense tensor of the device with these sizes.
+bool IsOfSizes(const at::Tensor& t, at::IntArrayRef sizes) {
+  return t.device().type() == c10::DeviceType::PrivateUse1 && t.layout() == at::kStrided &&
+         !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && t.sizes() == sizes;
+}
+
 // Enters a region with arguments. Returns the first level and the shards, or None, having done
 // nothing, if there are other values than tensors of the device that have the forms' sizes.
 py::object EnterWith(const Entrance& entrance, const py::tuple& args) {
@@ -76,11 +82,7 @@ py::object EnterWith(const Entrance& entrance, const py::tuple& args) {
     if (!THPVariable_Check(value)) return py::none();
     const at::Tensor& t = tensors.emplace_back(THPVariable_Unpack(value));
     const Dims& whole = entrance.forms[k]->whole;
-    if (t.device().type() != c10::DeviceType::PrivateUse1 || t.layout() != at::kStrided ||
-        t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
-        t.sizes() != at::IntArrayRef(whole.data(), whole.size())) {
-      return py::none();
-    }
+    if (!IsOfSizes(t, {whole.data(), whole.size()})) return py::none();
   }
   tensors = trace::ToLanes(tensors, entrance.forms);
   const int64_t first = EnterLevels(entrance.sizes, entrance.checked);
@@ -118,11 +120,7 @@ const functorch::BatchedTensorImpl* BatchedAt(const at::Tensor& t, int64_t level
 py::object LeaveWith(const Exit& exit, const py::handle& result, int64_t first) {
   if (!THPVariable_Check(result.ptr())) return py::none();
   at::Tensor t = THPVariable_Unpack(result.ptr());
-  if (t.device().type() != c10::DeviceType::PrivateUse1 || t.layout() != at::kStrided ||
-      t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
-      t.sizes() != at::IntArrayRef(exit.shard)) {
-    return py::none();
-  }
+  if (!IsOfSizes(t, exit.shard)) return py::none();
   const auto axes = static_cast<int64_t>(exit.sizes.size());
   at::Tensor inner = t;
   for (int64_t axis = axes - 1; axis >= 0; --axis) {

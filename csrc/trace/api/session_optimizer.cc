@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the hooks around an optimizer's step call.
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,10 +9,6 @@
 #include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/util/status.h"
-
-namespace torch::autograd {
-TORCH_API int get_current_graph_task_id();
-}  // namespace torch::autograd
 
 namespace spmd::trace {
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks, shards and layouts of tensors.
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -19,10 +21,6 @@
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
-
-namespace torch::autograd {
-TORCH_API int get_current_graph_task_id();
-}  // namespace torch::autograd
 
 namespace spmd::trace {
 

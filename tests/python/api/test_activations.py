@@ -7,15 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from random_calls import RaisingList
 from torch import nn
 
 import torch_spmd as spmd
 from torch_spmd import P
-
-
-class Raising(list):
-    def __iter__(self):
-        raise RecursionError("deep")
 
 
 @pytest.fixture
@@ -167,7 +163,7 @@ def test_errors_name_the_place_and_change_nothing(mesh):
     for wrong, error, message in (
         ({"": P("modle", None)}, ValueError, r"shard_module: outputs\[''\]: .*modle"),
         (
-            {"": Raising([P()])},
+            {"": RaisingList([P()])},
             TypeError,
             r"outputs\[''\]: shard_module: outputs cannot be read: Rec",
         ),

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from processes import run_python
+from random_calls import RaisingList
 from torch import nn
 
 import torch_spmd as spmd
@@ -21,11 +22,6 @@ from torch_spmd._traced import Run, leaves_of, runs_of, shortened
 
 MESH = {"data": 2, "model": 4}
 CASES = {case.name: case for case in small()}
-
-
-class _Raising(list):
-    def __iter__(self):
-        raise RecursionError("deep")
 
 
 def proposed(case, **arguments):
@@ -384,7 +380,11 @@ def test_a_model_that_asks_for_a_value_is_refused():
         ({"mesh": {"data": 3}}, ValueError, "mesh data=3 has 3 devices"),
         ({"mesh": "best"}, ValueError, "mesh 'best' is not known"),
         ({"mesh": 8}, TypeError, "auto_shard: mesh must be a mapping"),
-        ({"batch": _Raising([8])}, TypeError, "auto_shard: batch cannot be read: RecursionError"),
+        (
+            {"batch": RaisingList([8])},
+            TypeError,
+            "auto_shard: batch cannot be read: RecursionError",
+        ),
         ({"batch": 8}, TypeError, "auto_shard: batch must be a tensor"),
         ({"loss": None}, ValueError, r"auto_shard: loss: the model returns \(32, 64\), which is"),
         ({"optimizer": "adamax"}, ValueError, "optimizer 'adamax' is not known; known are adamw"),

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from random_calls import RaisingList
 from torch import nn
 
 import torch_spmd as spmd
@@ -135,11 +136,6 @@ class Several(list):
     """A list that PyTorch's trees take for a leaf."""
 
 
-class Broken(list):
-    def __iter__(self):
-        raise RecursionError("deep")
-
-
 def test_containers_that_are_no_trees(mesh):
     """They would keep their tensors from becoming shards, and shards from becoming tensors."""
     x = torch.ones(8, device="spmd")
@@ -150,7 +146,7 @@ def test_containers_that_are_no_trees(mesh):
     with pytest.raises(TypeError, match=rf"argument \[0\]\['a'\] is a Several, {what}"):
         f({"a": Several([x])})
     with pytest.raises(TypeError, match=r"argument \[0\] cannot be read: RecursionError: deep"):
-        f(Broken([x]))
+        f(RaisingList([x]))
     for result, place in (
         (Several, "its result"),
         (lambda ts: (ts[0], Several(ts)), r"result \[1\]"),

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from autograd_steps import steps_behind
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -345,17 +346,6 @@ def test_a_region_adds_no_ops_that_change_nothing(mesh):
     assert torch.equal(same.cpu(), columns.cpu())
 
 
-def nodes_behind(t):
-    """The names of the autograd nodes behind a tensor, each once."""
-    seen, todo = {}, [t.grad_fn]
-    while todo:
-        node = todo.pop()
-        if node is not None and id(node) not in seen:
-            seen[id(node)] = node
-            todo += [next_node for next_node, _ in node.next_functions]
-    return sorted(node.name() for node in seen.values())
-
-
 def test_borders_are_one_step_of_autograd_each(mesh):
     """However many arguments there are, once their shapes are known."""
     names = mesh.axis_names
@@ -373,7 +363,7 @@ def test_borders_are_one_step_of_autograd_each(mesh):
     for _ in range(2):
         y = f(a, b, c)
         borders, leaves = ["LanesBackward"] * 2, ["torch::autograd::AccumulateGrad"] * 2
-        assert nodes_behind(y) == ["AddBackward0", *borders, "MulBackward0", *leaves]
+        assert steps_behind(y) == ["AddBackward0", *borders, "MulBackward0", *leaves]
     # A part of the gradients only, and derivatives of them.
     (of_b,) = torch.autograd.grad(y.sum(), b, create_graph=True)
     torch.testing.assert_close(of_b.cpu(), c.cpu())

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from autograd_steps import steps_behind
 
 import torch_spmd as spmd
 from torch_spmd import P
@@ -144,7 +145,7 @@ def test_a_matrix_and_lanes_of_a_region(needs, dtype):
     assert torch.autograd.gradcheck(product, leaves) and torch.autograd.gradgradcheck(
         product, leaves
     )
-    assert any("LanesProduct" in name for name in _steps_behind(c))
+    assert any("LanesProduct" in name for name in steps_behind(c))
     c = product(*leaves)
     c.abs().sum().backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
@@ -167,13 +168,3 @@ def test_a_matrix_and_lanes_of_a_region(needs, dtype):
     with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
         product(*leaves)
     assert len(packed) == sum(needs)
-
-
-def _steps_behind(t):
-    steps, todo = [], [t.grad_fn]
-    while todo:
-        step = todo.pop()
-        if step is not None:
-            steps.append(step.name())
-            todo += [following for following, _ in step.next_functions]
-    return steps
