@@ -116,18 +116,14 @@ class LaneForm:
     def to_lanes(self, whole: Tensor, /) -> Tensor: ...
     def from_lanes(self, lanes: Tensor, /) -> Tensor: ...
 
-class RegionEntrance:
-    """How arguments of known sizes become the shards that a region sees. Lane dimension i of tensor
-    k is that of the region's axis axes[k][i], which has sizes[axes[k][i]] devices."""
+class RegionAxes:
+    """The axes of a region, and those over which tensors from outside are refused."""
 
     def __init__(
-        self,
-        forms: list[LaneForm],
-        axes: list[list[int]],
-        sizes: Sequence[int],
-        checked: Sequence[str],
+        self, mesh: Any, names: Sequence[str], sizes: Sequence[int], checked: Sequence[str]
     ) -> None: ...
-    def enter(self, args: tuple[Any, ...]) -> tuple[int, tuple[Tensor, ...]] | None: ...
+    def enter(self) -> int:
+        """Enters a level of vmap for each axis. Returns the first."""
 
 class RegionExit:
     """How a result of known sizes becomes a tensor."""
@@ -135,10 +131,30 @@ class RegionExit:
     def __init__(
         self, form: LaneForm, shard: Sequence[int], named: list[bool], sizes: Sequence[int]
     ) -> None: ...
-    def leave(self, result: Any, level: int) -> Tensor | None: ...
 
-def enter_levels(sizes: Sequence[int], checked: Sequence[str]) -> int: ...
+class KnownRegion:
+    """A region with arguments of known sizes. Lane dimension i of argument k is that of the
+    region's axis places[k][i]. `explain` is given the function and its error, `exit_of` its result,
+    and `finish`, if there is no exit for it, the result and the first level."""
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        axes: RegionAxes,
+        forms: list[LaneForm],
+        places: list[list[int]],
+        explain: Callable[[Callable[..., Any], Exception], None],
+        exit_of: Callable[[Any], RegionExit | None],
+        finish: Callable[[Any, int], Any],
+    ) -> None: ...
+    def run(self, args: tuple[Any, ...]) -> Any:
+        """The results; NotImplemented if the arguments have other sizes."""
+
 def leave_levels(first: int) -> None: ...
+def entered_axes() -> list[Any]: ...
+def replace_axes(axes: list[Any]) -> list[Any]: ...
+def axis_named(name: str) -> Any: ...
+def sum_over_axis(x: Any, name: str) -> Tensor | None: ...
 def sharding_of(
     tensor: Tensor,
 ) -> tuple[Mesh, tuple[Any, ...], bool, bool, tuple[str, ...]] | None: ...

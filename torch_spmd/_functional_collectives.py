@@ -19,6 +19,7 @@ from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet, _functorch
 from torch._functorch import pyfunctorch
 
+from torch_spmd import _C
 from torch_spmd.collectives import (
     all_gather,
     all_to_all,
@@ -30,7 +31,6 @@ from torch_spmd.collectives import (
     psum_scatter,
 )
 from torch_spmd.manual import manual_axis
-from torch_spmd.tensors import regions
 
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 _KEYS = (DispatchKey.FuncTorchVmapMode, DispatchKey.AutogradPrivateUse1)
@@ -62,7 +62,7 @@ def register() -> None:
 
 
 def _run(op: Any, key: DispatchKey, keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-    if not regions.axes:
+    if not _C.entered_axes():
         return op.redispatch(keys.remove(key), *args, **kwargs)
     collective = of_torch(op)
     if key != DispatchKey.FuncTorchVmapMode:

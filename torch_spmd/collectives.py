@@ -18,7 +18,7 @@ from torch._C import _functorch
 from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils import _pytree as pytree
 
-from torch_spmd import _arguments
+from torch_spmd import _C, _arguments
 from torch_spmd.manual import ManualAxis, manual_axis, varies
 
 
@@ -35,6 +35,8 @@ def psum(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd"))
         tensor([6.], device='spmd:0')
     """
+    if type(axis_name) is str and (total := _C.sum_over_axis(x, axis_name)) is not None:
+        return total
     return _over_axes("psum", x, axis_name, _SUM)
 
 

@@ -29,7 +29,6 @@ from torch.utils import _pytree as pytree
 from torch_spmd import _C, _arguments, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, is_spec, names_in, to_spec
-from torch_spmd.tensors import regions
 
 
 def shard_map(
@@ -136,34 +135,33 @@ is_wrapped = _functorch.is_functorch_wrapped_tensor
 
 def entered() -> list[ManualAxis]:
     """The manual axes of the regions that the caller is in, the outermost first."""
-    return list(regions.axes)
+    return _C.entered_axes()
 
 
 @contextlib.contextmanager
 def entered_again(axes: list[ManualAxis]) -> Iterator[None]:
     """A context in which exactly these axes are entered."""
-    before = list(regions.axes)
-    regions.axes[:] = axes
+    before = _C.replace_axes(axes)
     try:
         yield
     finally:
-        regions.axes[:] = before
+        _C.replace_axes(before)
 
 
 def manual_axis(caller: str, name: Any) -> ManualAxis:
     """The axis of that name. Errors: ValueError outside of a region with such an axis."""
     if type(name) is not str:
         name = _arguments.text(caller, "axis_name", name)
-    for axis in reversed(regions.axes):
-        if axis.name == name:
-            return axis
+    axis: ManualAxis | None = _C.axis_named(name)
+    if axis is not None:
+        return axis
     name = _arguments.text(caller, "axis_name", name)
-    if not regions.axes:
+    if not (axes := entered()):
         raise ValueError(
             f"{caller}: there are no shards outside of a manual region; call it in a function that "
             "spmd.shard_map runs"
         )
-    names = ", ".join(repr(axis.name) for axis in regions.axes)
+    names = ", ".join(repr(axis.name) for axis in axes)
     raise ValueError(
         f"{caller}: axis_name: {name!r} is not an axis of the region; its axes are {names}"
     )
@@ -193,16 +191,24 @@ class Region:
     def __post_init__(self) -> None:
         self.layouts = _layouts(self.mesh, self.axes)
         self._axis_sizes = [self.layouts.sizes[name] for name in self.axes]
-        self._checked = list(self.axes) if self.check_vma else []
-        # What is known to fit the specs: by the shapes of the arguments how they become shards, and
-        # by the shape of the shards of the only result how it becomes a tensor. And the latest.
-        self._entrances: dict[Any, _C.RegionEntrance] = {}
+        checked = self.axes if self.check_vma else ()
+        self._entered = _C.RegionAxes(self.mesh, self.axes, self._axis_sizes, checked)
+        # By the shapes of arguments that fit their specs, and by the shape of the shards of the
+        # only result. And the latest.
+        self._known: dict[Any, _C.KnownRegion] = {}
         self._exits: dict[Any, _C.RegionExit] = {}
-        self._entrance: _C.RegionEntrance | None = None
-        self._exit: _C.RegionExit | None = None
+        self._latest: _C.KnownRegion | None = None
 
     def run(self, args: tuple[Any, ...]) -> Any:
-        for axis in regions.axes:
+        results = NotImplemented
+        if self._latest is not None:
+            results = self._latest.run(args)
+        if results is NotImplemented:
+            results = self._run(args)
+        return results
+
+    def _run(self, args: tuple[Any, ...]) -> Any:
+        for axis in entered():
             if axis.name in self.axes:
                 raise ValueError(
                     f"shard_map: {_name(self.f)}: the region is inside of another one over axis "
@@ -210,62 +216,54 @@ class Region:
                 )
         mesh_or_global("shard_map", self.mesh)
         _prepare()
+        if self._known and all(isinstance(t, Tensor) for t in args):
+            known = self._known.get(_shapes(args))
+            if known is not None and (results := known.run(args)) is not NotImplemented:
+                self._latest = known
+                return results
+        leaves, form, specs = self._arguments(args)
+        if (known := self._remember_arguments(leaves, form, specs)) is not None:
+            results = known.run(args)
+            if results is not NotImplemented:
+                return results
         sizes: _Sizes = {}
-        form: Any = _ARGUMENTS
-        entered = self._enter_as_known(args)
-        if entered is None:
-            leaves, form, specs = self._arguments(args)
-            shards = [
-                _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
-                if spec is not None
-                else (leaf, ())
-                for i, (leaf, spec) in enumerate(zip(leaves, specs))
-            ]
-            self._remember_arguments(leaves, form, specs)
-            entered = self._enter(shards)
-        level, inner = entered
-        outer = len(regions.axes)
-        named = self.layouts.sizes
-        regions.axes += [
-            ManualAxis(self.mesh, name, named[name], level + i) for i, name in enumerate(self.axes)
+        shards = [
+            _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
+            if spec is not None
+            else (leaf, ())
+            for i, (leaf, spec) in enumerate(zip(leaves, specs))
         ]
-        whole: Tensor | None = None
+        level, inner = self._enter(shards)
         try:
             try:
                 outputs = self.f(*_tree(inner, form))
             except Exception as error:
                 _explain(self.f, error)
                 raise
-            if self._exit is not None:
-                whole = self._exit.leave(outputs, level)
-                if whole is not None:
-                    return whole
-            if (exit := self._known_exit(outputs)) is not None:
-                whole = exit.leave(outputs, level)
-                if whole is not None:
-                    self._exit = exit
-                    return whole
-            leaves, results = self._results(outputs)
-            for axis in reversed(regions.axes[outer:]):
-                leaves = [self._leave(axis, t, i, results) for i, t in enumerate(leaves)]
-                _C.leave_levels(axis.level)
+            return self._finish(outputs, level, sizes)
         finally:
-            del regions.axes[outer:]
-            if whole is None:
-                _C.leave_levels(level)
+            _C.leave_levels(level)
+
+    def _finish(self, outputs: Any, level: int, sizes: _Sizes | None = None) -> Any:
+        """Leaves the levels from `level` on. Returns the results."""
+        sizes = {} if sizes is None else sizes
+        leaves, results = self._results(outputs)
+        for axis in reversed(entered()):
+            if axis.level < level:
+                break
+            leaves = [self._leave(axis, t, i, results) for i, t in enumerate(leaves)]
+            _C.leave_levels(axis.level)
         merged = [
             _from_shards(self, t, spec, axes, functools.partial(results.where, i), sizes)
             if isinstance(t, Tensor)
             else t
             for i, (t, spec, axes) in enumerate(zip(leaves, results.specs, results.axes))
         ]
-        if results.form is _ALONE and isinstance(outputs, Tensor) and not sizes:
-            self._remember_result(outputs.shape, leaves[0], results)
         return _tree(merged, results.form)
 
     def _enter(self, shards: list[_Shards]) -> tuple[int, list[Any]]:
         """Enters the levels of the axes. Returns the first level, and what the function sees."""
-        level = _C.enter_levels(self._axis_sizes, self._checked)
+        level = self._entered.enter()
         levels = {name: level + i for i, name in enumerate(self.axes)}
         inner = []
         for leaf, axes in shards:
@@ -299,51 +297,51 @@ class Region:
                 return leaves, form, each
         return args, _ARGUMENTS, each
 
-    def _enter_as_known(self, args: tuple[Any, ...]) -> tuple[int, Sequence[Any]] | None:
-        """As `_enter`, for tensors whose shapes are known to fit the specs; None for others."""
-        if self._entrance is not None and (entered := self._entrance.enter(args)) is not None:
-            return entered
-        if not self._entrances or not all(isinstance(t, Tensor) for t in args):
-            return None
-        entrance = self._entrances.get(_shapes(args))
-        if entrance is None or (entered := entrance.enter(args)) is None:
-            return None
-        self._entrance = entrance
-        return entered
-
-    def _remember_arguments(self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]) -> None:
-        """Notes that tensors of these shapes fit the specs. Padded ones are looked at each time."""
+    def _remember_arguments(
+        self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]
+    ) -> _C.KnownRegion | None:
+        """The region for arguments of these shapes; None for trees, for other values than tensors
+        and for shards that may be padded, which are looked at each time."""
         if form is not _ARGUMENTS or self.uneven or (shapes := _shapes(leaves)) is None:
-            return
-        forms, axes = [], []
-        for t, spec in zip(leaves, specs):
-            spec = _for_all(spec, t)
-            way = self.layouts.way_in(spec, t.shape)
+            return None
+        forms, places = [], []
+        for i, (t, spec) in enumerate(zip(leaves, specs)):
+            if spec is None:
+                return None
+            spec, way = _way_in(self, t, spec, functools.partial(_argument, form, i))
             form_in = self.layouts.form_in(spec, t.shape)
             if form_in is None:
-                return
+                return None
             forms.append(form_in)
-            axes.append([self.axes.index(axis) for axis in way.axes])
-        entrance = _C.RegionEntrance(forms, axes, self._axis_sizes, self._checked)
-        _remembered(self._entrances, shapes, entrance)
+            places.append([self.axes.index(axis) for axis in way.axes])
+        known = _C.KnownRegion(
+            self.f, self._entered, forms, places, _explain, self._exit_of, self._finish
+        )
+        self._latest = _remembered(self._known, shapes, known)
+        return known
 
-    def _known_exit(self, outputs: Any) -> _C.RegionExit | None:
-        """How the only result becomes a tensor, if its shards have a shape that is known."""
-        if not self._exits or not isinstance(outputs, Tensor):
+    def _exit_of(self, outputs: Any) -> _C.RegionExit | None:
+        """How the only result becomes a tensor; None for trees, other values than tensors, and
+        values that vary along an axis that their spec does not name."""
+        if not isinstance(outputs, Tensor) or callable(self.out_specs):
             return None
-        try:
-            return self._exits.get(outputs.shape)
-        except TypeError:  # sizes that are not known have no hash
+        if (shapes := _shapes([outputs])) is None:
             return None
-
-    def _remember_result(self, shard: torch.Size, lanes: Tensor, results: _Results) -> None:
-        """Notes how the only result became a tensor."""
-        (spec,), (axes,) = results.specs, results.axes
-        named = [axis in axes for axis in self.axes]
-        form = self.layouts.form_out(spec, axes, lanes.shape)
-        if form is None or callable(self.out_specs):
-            return
-        _remembered(self._exits, shard, _C.RegionExit(form, shard, named, self._axis_sizes))
+        if (found := self._exits.get(shapes)) is not None:
+            return found
+        _, results = self._results(outputs)
+        (spec,) = results.specs
+        if spec is None:
+            return None
+        named = [axis in self.layouts.names(spec) for axis in self.axes]
+        axes = tuple(axis for axis, is_named in zip(self.axes, named) if is_named)
+        lanes = (*(self.layouts.sizes[axis] for axis in axes), *outputs.shape)
+        form = self.layouts.form_out(spec, axes, lanes)
+        if form is None:
+            return None
+        exit = _C.RegionExit(form, outputs.shape, named, self._axis_sizes)
+        found = _remembered(self._exits, shapes, exit)
+        return found
 
     def _results(self, outputs: Any) -> tuple[list[Any], _Results]:
         """The results of the function, and what is known about them."""
@@ -587,13 +585,11 @@ def _shapes(leaves: Sequence[Any]) -> tuple[torch.Size, ...] | None:
 _Sizes = dict[tuple[tuple[str, ...], int], set[int]]
 
 
-def _to_shards(
-    region: Region, t: Any, spec: PartitionSpec, where: Callable[[], str], known: _Sizes
-) -> tuple[Any, tuple[str, ...]]:
-    """The tensor with one leading dimension for each axis that its spec names, in the region's
-    order, and these axes. Notes in `known` how large the dimensions are that are sharded."""
-    if not isinstance(t, Tensor):
-        return t, ()
+def _way_in(
+    region: Region, t: Tensor, spec: PartitionSpec, where: Callable[[], str]
+) -> tuple[PartitionSpec, _WayIn]:
+    """How a tensor becomes shards, and its spec for all dimensions. Errors: TypeError and
+    ValueError for a tensor that does not fit its spec."""
 
     def caller() -> str:
         return f"shard_map: {_name(region.f)}: {where()}"
@@ -615,6 +611,17 @@ def _to_shards(
             f"{', '.join(map(repr, _axes_of(spec[dim])))} do not divide; pad it, choose other "
             "axes, or pass uneven=True"
         )
+    return spec, way
+
+
+def _to_shards(
+    region: Region, t: Any, spec: PartitionSpec, where: Callable[[], str], known: _Sizes
+) -> tuple[Any, tuple[str, ...]]:
+    """The tensor with one leading dimension for each axis that its spec names, in the region's
+    order, and these axes. Notes in `known` how large the dimensions are that are sharded."""
+    if not isinstance(t, Tensor):
+        return t, ()
+    spec, way = _way_in(region, t, spec, where)
     if region.uneven:
         for dim, entry in enumerate(spec):
             if axes := _axes_of(entry):

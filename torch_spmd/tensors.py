@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -124,19 +123,9 @@ def mark_all(mesh: Mesh, items: Sequence[tuple[str, Tensor, PartitionSpec]]) -> 
         torch.ops.spmd.mark_sharding(tensor, mesh._text, text)
 
 
-class _Regions(threading.local):
-    """The manual regions that a thread is in (manual.py)."""
-
-    def __init__(self) -> None:
-        self.axes: list[Any] = []  # their axes, the outermost first
-
-
-regions = _Regions()
-
-
 def _check_not_manual(caller: str, spec: PartitionSpec) -> None:
     """Errors: ValueError for a spec that names an axis along which the caller is in a region."""
-    for axis in regions.axes:
+    for axis in _C.entered_axes():
         if axis.name in (name.partition(":")[0] for name in names_in(spec)):
             raise ValueError(
                 f"{caller}: spec {spec!r} names axis {axis.name!r}, along which each device has "

@@ -2,31 +2,31 @@
 // What manual regions (torch_spmd/manual.py) do at their borders.
 #include "csrc/trace/recorder/region.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/ops/sum.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "csrc/python/init.h"
 #include "csrc/trace/api/lanes.h"
+#include "csrc/trace/pytorch/region_gradient.h"
 
 namespace spmd::python {
 namespace {
 
 namespace functorch = at::functorch;
 
-// How arguments of known sizes become the shards that a region sees: `tensors` become lanes, and
-// lane dimension i of tensor k is that of the region's axis axes[k][i], which has sizes[…] devices.
-struct Entrance {
-  std::vector<trace::LaneFormPtr> forms;
-  std::vector<std::vector<int64_t>> axes;
-  std::vector<int64_t> sizes;
-  std::vector<std::string> checked;  // the axes over which tensors from outside are refused
-};
+// --- the regions that a thread is in ---
 
 // PyTorch's functions for levels of vmap. Their C++ header needs one that PyTorch does not install.
 struct VmapLevels {
@@ -42,62 +42,88 @@ const VmapLevels& Levels() {
   return *levels;
 }
 
-// The levels of the regions that a thread is in, the outermost first.
-thread_local std::vector<int64_t> levels_entered;
+// An axis of a region. `object` is what Python sees of it, made when it is asked for.
+struct EnteredAxis {
+  py::object mesh;
+  std::string name;
+  int64_t size, level;
+  py::object object;
 
-// Enters a region: one level of vmap for each of its axes, which have that many devices. Returns
-// the first level; the others follow.
-int64_t EnterLevels(const std::vector<int64_t>& sizes, const std::vector<std::string>& checked) {
-  for (const int64_t size : sizes) {
-    levels_entered.push_back(Levels().enter(size, Levels().different).cast<int64_t>());
+  const py::object& Object() {
+    static const auto* const type =
+        new py::object(py::module::import("torch_spmd.manual").attr("ManualAxis"));
+    if (!object) object = (*type)(mesh, name, size, level);
+    return object;
   }
-  const int64_t first = levels_entered.back() - static_cast<int64_t>(sizes.size()) + 1;
-  trace::EnterRegion(first, checked);
+};
+// The axes of the regions that a thread is in, the outermost first.
+thread_local std::vector<EnteredAxis> entered_axes;
+
+struct RegionAxes {
+  py::object mesh;
+  std::vector<std::string> names;
+  std::vector<int64_t> sizes;
+  std::vector<std::string> checked;  // the axes over which tensors from outside are refused
+};
+
+// Enters a region: one level of vmap for each of its axes. Returns the first level; the others
+// follow.
+int64_t EnterRegion(const RegionAxes& axes) {
+  for (size_t i = 0; i < axes.names.size(); ++i) {
+    const auto level = Levels().enter(axes.sizes[i], Levels().different).cast<int64_t>();
+    entered_axes.push_back({axes.mesh, axes.names[i], axes.sizes[i], level, {}});
+  }
+  const int64_t first = entered_axes.back().level - static_cast<int64_t>(axes.names.size()) + 1;
+  trace::EnterRegion(first, axes.checked);
   return first;
 }
 
 // Leaves the levels from `first` on, as far as the thread is in them.
 void LeaveLevels(int64_t first) {
   trace::LeaveRegions(first);
-  for (; !levels_entered.empty() && levels_entered.back() >= first; levels_entered.pop_back()) {
+  for (; !entered_axes.empty() && entered_axes.back().level >= first; entered_axes.pop_back()) {
     Levels().leave();
   }
 }
 
-// Whether it is a dense tensor of the device with these sizes.
-bool IsOfSizes(const at::Tensor& t, at::IntArrayRef sizes) {
-  return t.device().type() == c10::DeviceType::PrivateUse1 && t.layout() == at::kStrided &&
-         !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && t.sizes() == sizes;
+py::list EnteredAxes() {
+  py::list objects;
+  for (EnteredAxis& axis : entered_axes) objects.append(axis.Object());
+  return objects;
 }
 
-// Enters a region with arguments. Returns the first level and the shards, or None, having done
-// nothing, if there are other values than tensors of the device that have the forms' sizes.
-py::object EnterWith(const Entrance& entrance, const py::tuple& args) {
-  const size_t n = entrance.forms.size();
-  if (args.size() != n) return py::none();
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(n);
-  for (size_t k = 0; k < n; ++k) {
-    PyObject* const value = PyTuple_GET_ITEM(args.ptr(), static_cast<Py_ssize_t>(k));
-    if (!THPVariable_Check(value)) return py::none();
-    const at::Tensor& t = tensors.emplace_back(THPVariable_Unpack(value));
-    const Dims& whole = entrance.forms[k]->whole;
-    if (!IsOfSizes(t, {whole.data(), whole.size()})) return py::none();
+// Lets the thread be in regions of these axes, without entering levels. Returns those before.
+py::list ReplaceAxes(const py::list& objects) {
+  py::list before = EnteredAxes();
+  entered_axes.clear();
+  for (const py::handle& axis : objects) {
+    entered_axes.push_back({axis.attr("mesh"), axis.attr("name").cast<std::string>(),
+                            axis.attr("size").cast<int64_t>(), axis.attr("level").cast<int64_t>(),
+                            py::reinterpret_borrow<py::object>(axis)});
   }
-  tensors = trace::ToLanes(tensors, entrance.forms);
-  const int64_t first = EnterLevels(entrance.sizes, entrance.checked);
-  absl::Cleanup leave = [first] { LeaveLevels(first); };
-  py::tuple shards(n);
-  for (size_t k = 0; k < n; ++k) {
-    at::Tensor t = std::move(tensors[k]);
-    for (const int64_t axis : entrance.axes[k]) {
-      t = functorch::makeBatched(std::move(t), /*dim=*/0, first + axis);
-    }
-    shards[k] = py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
-  }
-  std::move(leave).Cancel();
-  return py::make_tuple(first, std::move(shards));
+  return before;
 }
+
+// The innermost axis of that name, or null.
+EnteredAxis* FindAxis(std::string_view name) {
+  const auto it = std::find_if(entered_axes.rbegin(), entered_axes.rend(),
+                               [&](const EnteredAxis& axis) { return axis.name == name; });
+  return it == entered_axes.rend() ? nullptr : &*it;
+}
+
+py::object AxisNamed(const std::string& name) {
+  EnteredAxis* const axis = FindAxis(name);
+  return axis == nullptr ? py::none() : axis->Object();
+}
+
+// --- into a region and out of it ---
+
+// How arguments of known sizes become the shards that a region sees: `tensors` become lanes, and
+// lane dimension i of tensor k is that of the region's axis axes[k][i].
+struct Entrance {
+  std::vector<trace::LaneFormPtr> forms;
+  std::vector<std::vector<int64_t>> axes;
+};
 
 // How a result whose shards have the sizes `shard` becomes a tensor. named[i] tells whether its
 // spec names the region's axis i.
@@ -105,8 +131,45 @@ struct Exit {
   trace::LaneFormPtr form;
   std::vector<int64_t> shard;
   std::vector<bool> named;
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes;  // of the axes
 };
+
+// Whether it is a dense tensor of the device with these sizes.
+bool IsOfSizes(const at::Tensor& t, at::IntArrayRef sizes) {
+  return t.device().type() == c10::DeviceType::PrivateUse1 && t.layout() == at::kStrided &&
+         !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && t.sizes() == sizes;
+}
+
+// The arguments, or nullopt if there are other values than tensors of the device that have the
+// forms' sizes.
+std::optional<std::vector<at::Tensor>> TensorsThatFit(const Entrance& entrance,
+                                                      const py::tuple& args) {
+  const size_t n = entrance.forms.size();
+  if (args.size() != n) return std::nullopt;
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(n);
+  for (size_t k = 0; k < n; ++k) {
+    PyObject* const value = PyTuple_GET_ITEM(args.ptr(), static_cast<Py_ssize_t>(k));
+    if (!THPVariable_Check(value)) return std::nullopt;
+    const at::Tensor& t = tensors.emplace_back(THPVariable_Unpack(value));
+    const Dims& whole = entrance.forms[k]->whole;
+    if (!IsOfSizes(t, {whole.data(), whole.size()})) return std::nullopt;
+  }
+  return tensors;
+}
+
+// What the function of the region sees of tensors whose lanes are apart.
+py::tuple Shards(const Entrance& entrance, std::vector<at::Tensor> lanes, int64_t first_level) {
+  py::tuple shards(lanes.size());
+  for (size_t k = 0; k < lanes.size(); ++k) {
+    at::Tensor t = std::move(lanes[k]);
+    for (const int64_t axis : entrance.axes[k]) {
+      t = functorch::makeBatched(std::move(t), /*dim=*/0, first_level + axis);
+    }
+    shards[k] = py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
+  }
+  return shards;
+}
 
 // The value behind a tensor that is batched at this level, and the dimension; else null.
 const functorch::BatchedTensorImpl* BatchedAt(const at::Tensor& t, int64_t level) {
@@ -114,26 +177,30 @@ const functorch::BatchedTensorImpl* BatchedAt(const at::Tensor& t, int64_t level
   return impl != nullptr && impl->level() == level ? impl : nullptr;
 }
 
-// Leaves the region whose first level is `first` with a result. Returns the tensor, or None, having
-// done nothing, for a value of other sizes, and one that varies along an axis that its spec does
-// not name.
-py::object LeaveWith(const Exit& exit, const py::handle& result, int64_t first) {
-  if (!THPVariable_Check(result.ptr())) return py::none();
+bool IsWrapped(const at::Tensor& t) {
+  return functorch::isBatchedTensor(t) || t.key_set().has(c10::DispatchKey::FuncTorchGradWrapper);
+}
+
+// Leaves the region whose first level is `first` with a result. Returns the tensor, or nullopt,
+// having done nothing, for a value of other sizes, and one that varies along an axis that its spec
+// does not name.
+std::optional<at::Tensor> LeaveWith(const Exit& exit, const py::handle& result, int64_t first) {
+  if (!THPVariable_Check(result.ptr())) return std::nullopt;
   at::Tensor t = THPVariable_Unpack(result.ptr());
-  if (!IsOfSizes(t, exit.shard)) return py::none();
+  if (!IsOfSizes(t, exit.shard)) return std::nullopt;
   const auto axes = static_cast<int64_t>(exit.sizes.size());
   at::Tensor inner = t;
   for (int64_t axis = axes - 1; axis >= 0; --axis) {
     const functorch::BatchedTensorImpl* const varies = BatchedAt(inner, first + axis);
     if (varies == nullptr) continue;
-    if (!exit.named[axis]) return py::none();
+    if (!exit.named[axis]) return std::nullopt;
     inner = varies->value();
   }
   // What is still wrapped belongs to a level outside of the region, or to no level any more.
   if (const functorch::BatchedTensorImpl* const impl = functorch::maybeGetBatchedImpl(inner);
       (impl != nullptr && impl->level() >= first) ||
       inner.key_set().has(c10::DispatchKey::FuncTorchGradWrapper)) {
-    return py::none();
+    return std::nullopt;
   }
   for (int64_t axis = axes - 1; axis >= 0; --axis) {
     LeaveLevels(first + axis);
@@ -148,32 +215,134 @@ py::object LeaveWith(const Exit& exit, const py::handle& result, int64_t first) 
       t = t.expand(sizes);
     }
   }
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(trace::FromLanes(t, exit.form)));
+  return trace::FromLanes(t, exit.form);
+}
+
+py::object WrapResult(at::Tensor t) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
+}
+
+// A region with arguments of known sizes.
+class KnownRegion {
+ public:
+  KnownRegion(py::object f, RegionAxes axes, Entrance entrance, py::object explain,
+              py::object exit_of, py::object finish)
+      : f_(std::move(f)),
+        axes_(std::move(axes)),
+        entrance_(std::move(entrance)),
+        explain_(std::move(explain)),
+        exit_of_(std::move(exit_of)),
+        finish_(std::move(finish)) {}
+
+  // Runs the region. Returns NotImplemented, having done nothing, if the arguments do not fit, or
+  // if the thread is in a region over one of the axes.
+  py::object Run(const py::tuple& args) {
+    for (const std::string& name : axes_.names) {
+      if (FindAxis(name) != nullptr) return NotImplemented();
+    }
+    std::optional<std::vector<at::Tensor>> tensors = TensorsThatFit(entrance_, args);
+    if (!tensors.has_value()) return NotImplemented();
+    const trace::RegionStart start = trace::BeginRegion();
+    std::vector<at::Tensor> lanes = trace::ToLanes(*tensors, entrance_.forms);
+    const int64_t first = EnterRegion(axes_);
+    const absl::Cleanup leave = [first] { LeaveLevels(first); };
+    const py::object outputs = Call(Shards(entrance_, std::move(lanes), first));
+    std::optional<at::Tensor> result;
+    if (exit_ != nullptr) result = LeaveWith(*exit_, outputs, first);
+    if (!result.has_value()) {
+      exit_ = exit_of_(outputs).cast<std::shared_ptr<Exit>>();
+      if (exit_ != nullptr) result = LeaveWith(*exit_, outputs, first);
+    }
+    if (!result.has_value()) return finish_(outputs, first);
+    trace::JoinNodes(*result, start);
+    return WrapResult(*std::move(result));
+  }
+
+ private:
+  static py::object NotImplemented() {
+    return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+  }
+
+  py::object Call(const py::tuple& shards) const {
+    PyObject* const outputs = PyObject_CallObject(f_.ptr(), shards.ptr());
+    if (outputs != nullptr) return py::reinterpret_steal<py::object>(outputs);
+    const py::error_already_set error;
+    if (error.matches(PyExc_Exception)) {
+      PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
+      explain_(f_, error.value());
+    }
+    throw error;
+  }
+
+  const py::object f_;
+  const RegionAxes axes_;
+  const Entrance entrance_;
+  const py::object explain_;    // (f, error): raises another error, or returns
+  const py::object exit_of_;    // (outputs): how they become a tensor, or None
+  const py::object finish_;     // (outputs, level): the results, after it has left the region
+  std::shared_ptr<Exit> exit_;  // of the latest result, or null
+};
+
+// --- collectives ---
+
+// The sum over the axis of a shard that varies along it, or None for anything that more than one
+// level, or something else that watches ops, has to see.
+py::object SumOverAxis(const py::handle& x, const std::string& name) {
+  if (!THPVariable_CheckExact(x.ptr()) || at::impl::torch_function_mode_enabled()) {
+    return py::none();
+  }
+  const EnteredAxis* const axis = FindAxis(name);
+  if (axis == nullptr) return py::none();
+  const at::Tensor& t = THPVariable_Unpack(x.ptr());
+  const functorch::BatchedTensorImpl* const varies = BatchedAt(t, axis->level);
+  if (varies == nullptr || IsWrapped(varies->value()) ||
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python)) {
+    return py::none();
+  }
+  // The value is of no other level, so the levels need not see the op.
+  using c10::DispatchKey;
+  const c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKeySet(
+      {DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode,
+       DispatchKey::FuncTorchVmapMode, DispatchKey::FuncTorchBatched}));
+  const bool counts = t.scalar_type() == at::kBool;
+  return WrapResult(at::sum(varies->value(), varies->bdim(), /*keepdim=*/false,
+                            counts ? std::nullopt : std::optional(t.scalar_type())));
 }
 
 }  // namespace
 
 void init_region(py::module& m) {
-  py::class_<Entrance>(m, "RegionEntrance")
-      .def(py::init([](const std::vector<std::shared_ptr<trace::LaneForm>>& forms,
-                       std::vector<std::vector<int64_t>> axes, std::vector<int64_t> sizes,
-                       std::vector<std::string> checked) {
-             return Entrance{{forms.begin(), forms.end()},
-                             std::move(axes),
-                             std::move(sizes),
-                             std::move(checked)};
-           }),
-           py::arg("forms"), py::arg("axes"), py::arg("sizes"), py::arg("checked"))
-      .def("enter", &EnterWith, py::arg("args"));
-  py::class_<Exit>(m, "RegionExit")
+  py::class_<Exit, std::shared_ptr<Exit>>(m, "RegionExit")
       .def(py::init([](const std::shared_ptr<trace::LaneForm>& form, std::vector<int64_t> shard,
                        std::vector<bool> named, std::vector<int64_t> sizes) {
              return Exit{form, std::move(shard), std::move(named), std::move(sizes)};
            }),
-           py::arg("form"), py::arg("shard"), py::arg("named"), py::arg("sizes"))
-      .def("leave", &LeaveWith, py::arg("result"), py::arg("level"));
-  m.def("enter_levels", &EnterLevels, py::arg("sizes"), py::arg("checked"));
+           py::arg("form"), py::arg("shard"), py::arg("named"), py::arg("sizes"));
+  py::class_<RegionAxes>(m, "RegionAxes")
+      .def(py::init([](py::object mesh, std::vector<std::string> names, std::vector<int64_t> sizes,
+                       std::vector<std::string> checked) {
+             return RegionAxes{std::move(mesh), std::move(names), std::move(sizes),
+                               std::move(checked)};
+           }),
+           py::arg("mesh"), py::arg("names"), py::arg("sizes"), py::arg("checked"))
+      .def("enter", &EnterRegion);
+  py::class_<KnownRegion>(m, "KnownRegion")
+      .def(py::init([](py::object f, const RegionAxes& axes,
+                       const std::vector<std::shared_ptr<trace::LaneForm>>& forms,
+                       std::vector<std::vector<int64_t>> places, py::object explain,
+                       py::object exit_of, py::object finish) {
+             return std::make_unique<KnownRegion>(
+                 std::move(f), axes, Entrance{{forms.begin(), forms.end()}, std::move(places)},
+                 std::move(explain), std::move(exit_of), std::move(finish));
+           }),
+           py::arg("f"), py::arg("axes"), py::arg("forms"), py::arg("places"), py::arg("explain"),
+           py::arg("exit_of"), py::arg("finish"))
+      .def("run", &KnownRegion::Run, py::arg("args"));
   m.def("leave_levels", &LeaveLevels, py::arg("first"));
+  m.def("entered_axes", &EnteredAxes);
+  m.def("replace_axes", &ReplaceAxes, py::arg("axes"));
+  m.def("axis_named", &AxisNamed, py::arg("name"));
+  m.def("sum_over_axis", &SumOverAxis, py::arg("x"), py::arg("name"));
 }
 
 }  // namespace spmd::python

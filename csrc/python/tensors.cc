@@ -12,6 +12,7 @@
 #include "csrc/python/spec.h"
 #include "csrc/trace/api/lanes.h"
 #include "csrc/trace/api/register_reshard.h"
+#include "csrc/trace/pytorch/region_gradient.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/saved_marks.h"
@@ -133,6 +134,8 @@ void RegisterReshard(const py::object& read) {
     const auto [mesh, spec] = (*kept)(mesh_text, spec_text).cast<std::tuple<Mesh, py::object>>();
     return std::make_shared<const trace::Mark>(trace::Mark{mesh, ToSpec(spec, mesh)});
   });
+  trace::RegisterLanes();
+  trace::RegisterRegionGradient();
 }
 
 py::list LocalShards(const at::Tensor& tensor) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What puts the lanes of a manual region in front of a tensor, and takes them back
-// (docs/design/0041-manual-regions.md): `spmd::reshard`, a reshape and a permutation, recorded and
-// differentiated as one step. Where something else sees ops before the device does (transforms,
+// (docs/design/0041-manual-regions.md): `spmd::reshard`, a reshape and a permutation. They are
+// differentiated in one step, and replayed as one call, `spmd::_to_lanes` or `spmd::_from_lanes`,
+// for all tensors together. Where something else sees ops before the device does (transforms,
 // modes, tracers, tangents), these three ops are called.
 #pragma once
 
@@ -20,6 +21,7 @@ struct KnownMark;
 
 // Immutable; used by autograd nodes, too.
 struct LaneForm {
+  int64_t number = 0;      // two forms never have the same
   std::string mesh, spec;  // as texts, of the whole tensor
   std::shared_ptr<KnownMark> mark;
   Dims whole;                  // the tensor's sizes
@@ -39,5 +41,8 @@ LaneFormPtr MakeLaneForm(std::string mesh, std::string spec, Dims whole, Dims ap
 std::vector<at::Tensor> ToLanes(absl::Span<const at::Tensor> wholes,
                                 absl::Span<const LaneFormPtr> forms);
 at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form);
+
+// Defines the ops. Called once per process.
+void RegisterLanes();
 
 }  // namespace spmd::trace

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the hooks around an optimizer's step call.
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/util/status.h"
@@ -59,7 +59,7 @@ absl::Status Session::OptimizerStepped(const void* optimizer,
                                        GradientHabitPtr habit) {
   SessionLock lock;
   EndStep(*lock, optimizer);
-  if (torch::autograd::get_current_graph_task_id() >= 0) return absl::OkStatus();
+  if (GraphTask() >= 0) return absl::OkStatus();
   lock->micro_steps.OptimizerStepped();
   return RunOrWait(*lock, gradients, std::move(habit));
 }

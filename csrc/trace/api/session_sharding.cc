@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks, shards and layouts of tensors.
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <sstream>
@@ -11,6 +10,7 @@
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/recorder/deferred.h"
+#include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
@@ -287,10 +287,16 @@ absl::Status BeginReshard(SessionState& state, const at::Tensor& tensor, size_t 
   return absl::OkStatus();
 }
 
-// In a backward pass the mark binds the gradient that is resharded, and not what is written to its
-// tensor later: autograd adds the other gradients of the same value to it in place.
-void ForgetMarkOfGradient(const at::Tensor& resharded) {
-  if (torch::autograd::get_current_graph_task_id() >= 0) BufferOf(resharded)->mark.reset();
+// Binds `out` to a copy of `value` that has the mark. In a backward pass the mark binds this value,
+// and not what is written to the tensor later: autograd adds the other gradients of the same value
+// to it in place.
+void BindResharded(SessionState& state, const at::Tensor& out, const MarkPtr& mark, TapeId value) {
+  Buffer* const buffer = BufferOf(out);
+  buffer->mark = mark;
+  BindBuffer(state, buffer, EmitClone(state, value));
+  ++state.call.annotations;
+  state.call.result_mark = mark;
+  if (GraphTask() >= 0) buffer->mark.reset();
 }
 
 }  // namespace
@@ -303,6 +309,7 @@ absl::StatusOr<at::Tensor> Session::ReshardApart(const at::Tensor& tensor, const
   SPMD_RETURN_IF_ERROR(BeginReshard(*lock, tensor, rank, *mark, fits));
   TapeId value = EmitClone(*lock, Read(*lock, tensor));
   lock->tape->Annotate(value, mark);
+  ++lock->call.annotations;
   if (!apart.empty()) value = EmitView(*lock, value, apart);
   if (!order.empty()) value = EmitPermute(*lock, value, order);
   const Dims dims = TypeOf(*lock, value).dims;
@@ -320,9 +327,7 @@ absl::StatusOr<at::Tensor> Session::ReshardTogether(const at::Tensor& tensor, co
   if (!(TypeOf(*lock, value).dims == whole)) value = EmitView(*lock, value, whole);
   const at::IntArrayRef sizes(whole.data(), whole.size());
   at::Tensor out = NewTensor(TensorMeta::Contiguous(tensor.scalar_type(), sizes), nullptr);
-  BufferOf(out)->mark = mark;
-  BindBuffer(*lock, BufferOf(out), EmitClone(*lock, value));
-  ForgetMarkOfGradient(out);
+  BindResharded(*lock, out, mark, value);
   return out;
 }
 
@@ -336,14 +341,12 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mark
   if (HasBlocks(mark->spec)) {
     SPMD_ASSIGN_OR_RETURN(marked, FormInBlocks(*lock, "reshard", out, *mark));
   }
-  BufferOf(out)->mark = marked.mark;
   TapeId value = Read(*lock, tensor);
   const TensorType type = TypeOf(marked.view);
   if (!(TypeOf(*lock, value) == type)) {
     value = EmitView(*lock, value, type.dims);
   }
-  BindBuffer(*lock, BufferOf(out), EmitClone(*lock, value));
-  ForgetMarkOfGradient(out);
+  BindResharded(*lock, out, marked.mark, value);
   return out;
 }
 

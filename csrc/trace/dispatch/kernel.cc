@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/dispatch/record_generic.h"
 #include "csrc/trace/recorder/capture.h"
+#include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/region.h"
 #include "csrc/trace/recorder/replay.h"
 #include "csrc/trace/recorder/tensor.h"
@@ -96,13 +96,14 @@ bool WaitsToBeUsed(const OpInfo& op, const CallArguments& args) {
 }
 
 void EndRepeats(SessionState& state) {
-  const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
+  const bool in_backward = GraphTask() >= 0;
   const char* const why = state.repeats.WhyEnd(*state.tape, in_backward);
   if (why != nullptr && CanRun(*state.tape)) ThrowIfError(Cut(state, why));
 }
 
 // Lets the running backward pass end in a cut, if it is one of several whose gradients add up.
 void EndPassInCut(SessionState& state) {
+  if (InnerPasses::Outer().has_value()) return;  // the outer one ends in it, after its next op
   const int64_t task = state.micro_steps.TakeEnding();
   if (task < 0) return;
   torch::autograd::Engine::get_default_engine().queue_callback([task] {
@@ -122,7 +123,7 @@ void PrepareAutograd() {
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
   SessionLock lock;
-  if (regions_checked > 0) CheckOperands(args);
+  if (regions_entered > 0) WatchRegion(args);
   if (StepWaits() && lock->call.depth == 0 && !WaitsToBeUsed(op, args)) {
     ThrowIfError(RunWaitingStep(*lock));
   }

@@ -58,6 +58,16 @@ c10::DispatchKeySet ToPyTorchsKernel(c10::DispatchKeySet keys) {
   return (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther);
 }
 
+bool IsPlain(const at::Tensor& t) {
+  // Every thread includes BackendSelect, which is about ops that create tensors from none.
+  const c10::DispatchKeySet keys =
+      c10::impl::computeDispatchKeySet(t.key_set(),
+                                       c10::DispatchKeySet(c10::DispatchKeySet::FULL)) -
+      c10::autocast_dispatch_keyset - c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
+  return keys.highestPriorityTypeId() == c10::DispatchKey::AutogradPrivateUse1 && IsNext(keys) &&
+         !HasTangent(t);
+}
+
 bool HasTangent(const at::Tensor& t) {
   const AutogradMeta* const meta = MetaOf(t);
   return meta != nullptr && MayHaveTangent(*meta) && t._fw_grad(/*level=*/0).defined();

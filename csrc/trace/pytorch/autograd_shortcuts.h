@@ -54,6 +54,10 @@ bool IsNextOfTracked(c10::DispatchKeySet keys);
 // run.
 c10::DispatchKeySet ToPyTorchsKernel(c10::DispatchKeySet keys);
 
+// True if the device's kernel is the next that sees an op on `t`, apart from autograd's and
+// autocast's, and autograd has no tangent to compute.
+bool IsPlain(const at::Tensor& t);
+
 // True if `t` has a tangent of forward-mode differentiation.
 bool HasTangent(const at::Tensor& t);
 

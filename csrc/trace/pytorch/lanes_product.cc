@@ -26,8 +26,8 @@ at::Tensor Adjoint(const at::Tensor& lanes) {
   return transposed.is_complex() ? transposed.conj() : transposed;
 }
 
-struct LanesProductBackward final : autograd::Node {
-  explicit LanesProductBackward(autograd::edge_list edges) : Node(std::move(edges)) {}
+struct LanesProductBackward final : autograd::TraceableFunction {
+  explicit LanesProductBackward(autograd::edge_list edges) : TraceableFunction(std::move(edges)) {}
 
   std::string name() const override { return "LanesProductBackward"; }
   autograd::variable_list apply(autograd::variable_list&& gradients) override {

@@ -55,6 +55,13 @@ auto NewNode(autograd::edge_list edges) {
 #endif
 }
 
+// Lets the gradient of a new tensor, which is no view, go along the edge.
+inline void SetEdge(const at::Tensor& result, autograd::Edge edge) {
+  c10::TensorImpl* const impl = result.unsafeGetTensorImpl();
+  impl->set_autograd_meta(
+      std::make_unique<autograd::AutogradMeta>(impl, /*requires_grad=*/false, std::move(edge)));
+}
+
 // Does the same as autograd::set_history, without the checks that a new tensor does not need.
 template <typename NodePtr>
 void SetHistory(const at::Tensor& result, const NodePtr& node) {
@@ -64,8 +71,7 @@ void SetHistory(const at::Tensor& result, const NodePtr& node) {
     return autograd::set_history(result, node);
   }
   const uint32_t number = node->add_input_metadata(result);
-  impl->set_autograd_meta(std::make_unique<autograd::AutogradMeta>(impl, /*requires_grad=*/false,
-                                                                   autograd::Edge(node, number)));
+  SetEdge(result, autograd::Edge(node, number));
 }
 
 // The result that is differentiated: the first of several.

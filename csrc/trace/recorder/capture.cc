@@ -43,6 +43,8 @@ CallCapture::CallCapture(SessionState& state, const OpInfo& op, const torch::jit
   if (state.call.capturing || !op.replayable) return;
   active_ = state.call.capturing = true;
   state.call.looked_at_values = false;
+  state.call.annotations = 0;
+  state.call.result_mark = nullptr;
   tape_ = state.tape->number();
   stack_below_ = stack.size() - op.args.size();
   args_.assign(stack.begin() + static_cast<int64_t>(stack_below_), stack.end());
@@ -139,12 +141,12 @@ void CallCapture::NoteShared() {
   }
 }
 
-// Checks that every input that first occurred in the call, and every annotation, belongs to an
-// operand.
+// Checks that every input that first occurred in the call belongs to an operand, and that every
+// annotation does, or follows from the arguments.
 bool CallCapture::FinishEvents() {
   const Recording& recording = state_.tape->recording();
   call_.end_event = state_.tape->event();
-  int annotations = 0;
+  int annotations = -state_.call.annotations;
   for (const CallOperand& o : call_.operands) annotations -= o.annotation >= 0;
   std::vector<bool> held(recording.types.size() - call_.first_slot);
   for (const CallOperand& o : call_.operands) {
@@ -221,10 +223,15 @@ bool CallCapture::FinishTensor(const at::Tensor& tensor) {
     return IsPlain(tensor) && IsPlain(before_[k].tensor);
   }
   result.kind = Kind::kFresh;
-  if (!IsBase(buffer->form, tensor) || buffer->mark != nullptr || buffer->generation > 1 ||
-      tensor.storage().use_count() != 1) {
-    return false;
+  if (buffer->generation > 1 || tensor.storage().use_count() != 1) return false;
+  if (!IsBase(buffer->form, tensor)) {
+    if (!IsPlain(tensor)) return false;
+    const BaseForm& form = buffer->form;
+    result.memory = Shared({.dtype = form.dtype, .sizes = form.sizes, .strides = form.strides});
+    result.recipe = RecipeOf(buffer, tensor);
   }
+  if (buffer->mark != nullptr && buffer->mark != state_.call.result_mark) return false;
+  result.mark = buffer->mark;
   const ValuePtr& value = buffer->value();
   if (value == nullptr) return true;
   result.value = value->id;

@@ -3,7 +3,6 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/arange.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <optional>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/program/compiled_program.h"
 #include "csrc/trace/recorder/deferred.h"
+#include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/trace/tape/host_list.h"
@@ -311,7 +311,7 @@ TapeId Emit(SessionState& state, const OpInfo& op, std::vector<c10::IValue> args
   record.groups = std::move(groups);
   record.updates_first = updates_first;
   Tape& tape = *state.tape;
-  const int64_t graph_task = torch::autograd::get_current_graph_task_id();
+  const int64_t graph_task = GraphTask();
   state.micro_steps.Note(graph_task, updates_first);
   record.task = tape.TaskNumber(graph_task);
   const TapeId first = tape.Append(std::move(record), results);

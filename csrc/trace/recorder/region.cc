@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/recorder/region.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <c10/util/Exception.h>
 
 #include <string_view>
@@ -72,7 +73,9 @@ void LeaveRegions(int64_t first_level) {
   }
 }
 
-void CheckOperands(const CallArguments& args) {
+void WatchRegion(const CallArguments& args) {
+  if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) ++ops_under_hooks;
+  if (regions_checked == 0) return;
   for (size_t i = 0; i < args.values.size(); ++i) {
     const c10::IValue& value = args.values[i];
     if (value.isTensor()) {

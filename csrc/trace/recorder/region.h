@@ -29,10 +29,14 @@ void EnterRegion(int64_t first_level, std::vector<std::string> axes);
 // Leaves the regions whose first level is `first_level` or higher.
 void LeaveRegions(int64_t first_level);
 
-// Requires: the session's lock is held, and regions_checked > 0.
-// Throws: c10::ValueError that says which tensor, "a tensor of shape (8,) from outside that is
+// Looks at an op with these operands. Requires: the session's lock is held, and regions_entered >
+// 0. Throws: c10::ValueError that says which tensor, "a tensor of shape (8,) from outside that is
 // sharded over the manual axis 'x'". Python says of which region.
-void CheckOperands(const CallArguments& args);
+void WatchRegion(const CallArguments& args);
+
+// How many ops were seen in regions of this thread while hooks for saved tensors
+// (torch.autograd.graph.saved_tensors_hooks) were set.
+inline thread_local int64_t ops_under_hooks = 0;
 
 // While it lives on a thread, `spmd::reshard` gives its results no mark, because they become
 // shards.

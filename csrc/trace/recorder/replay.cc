@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/recorder/replay.h"
 
-#include <torch/csrc/autograd/graph_task.h>
-
 #include "absl/container/fixed_array.h"
 #include "csrc/trace/op/attribute.h"
+#include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
@@ -300,10 +299,15 @@ class Attempt {
       case CallResult::Kind::kFresh:
         break;
     }
-    Fresh fresh = NewMemory(*result.meta);
-    fresh.buffer->form.known_as = result.meta->serial;
+    const TensorMeta& memory = result.memory != nullptr ? *result.memory : *result.meta;
+    Fresh fresh = NewMemory(memory);
+    fresh.buffer->form.known_as = memory.serial;
+    fresh.buffer->mark = result.mark;
     if (result.value != kNoId) tape_.Bind(*fresh.buffer, result.value);
-    return std::move(fresh.tensor);
+    if (result.memory == nullptr) return std::move(fresh.tensor);
+    at::Tensor view = NewView(fresh.tensor, *result.meta);
+    fresh.buffer->recipes.Note(view, result.meta, result.recipe);
+    return view;
   }
 
   const at::Tensor& OperandTensor(int32_t k) const {
@@ -381,7 +385,7 @@ bool Replay(SessionState& state, const OpInfo& op, const CallArguments& args, Re
     if (call.default_dtype != at::typeMetaToScalarType(at::get_default_dtype())) return false;
     int64_t graph_task = -1;
     if (call.num_records > 0) {
-      graph_task = torch::autograd::get_current_graph_task_id();
+      graph_task = GraphTask();
       if (tape.TaskNumber(graph_task) != call.task) continue;
     }
     Attempt attempt(state, call, args);

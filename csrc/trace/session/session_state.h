@@ -44,6 +44,10 @@ struct CurrentCall {
   bool capturing = false;  // a CallCapture lives
   // Since it began, an op looked at what it may not be replayed with.
   bool looked_at_values = false;
+  // What follows from the arguments of the call that is captured: so many annotations that it
+  // makes, and the mark that its results have.
+  int annotations = 0;
+  MarkPtr result_mark;
 };
 
 // What may be looked at without the session.

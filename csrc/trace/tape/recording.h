@@ -90,8 +90,10 @@ struct CallResult {
   Kind kind = Kind::kUndefined;
   int32_t operand = -1;  // kOperand: it is this tensor; kView: it shares its storage
   TensorMetaPtr meta;    // kView, kFresh
+  TensorMetaPtr memory;  // kFresh: what its memory holds, if the tensor is a view of that
   TapeId value = kNoId;  // kFresh; kNoId for memory not written yet
-  RecipePtr recipe;      // kView; null for the base
+  MarkPtr mark;          // kFresh: of its Buffer, or null
+  RecipePtr recipe;      // of a view; null for the base
   c10::IValue plain;     // kValue
 };
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from autograd_steps import steps_behind
+from autograd_steps import nodes_of_regions_are_seen, steps_behind
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -346,8 +346,8 @@ def test_a_region_adds_no_ops_that_change_nothing(mesh):
     assert torch.equal(same.cpu(), columns.cpu())
 
 
-def test_borders_are_one_step_of_autograd_each(mesh):
-    """However many arguments there are, once their shapes are known."""
+def test_a_region_is_one_step_of_autograd(mesh):
+    """So are its borders, where the nodes inside are seen."""
     names = mesh.axis_names
     a, b, c = (
         numbers(12, 12, seed=seed).to("spmd").requires_grad_(wanted)
@@ -359,11 +359,12 @@ def test_borders_are_one_step_of_autograd_each(mesh):
         (P(names, None), P(names, None), P(names, None)),
         P(names, None),
     )
-    f(a, b, c)
+    borders, leaves = ["LanesBackward"] * 2, ["torch::autograd::AccumulateGrad"] * 2
     for _ in range(2):
-        y = f(a, b, c)
-        borders, leaves = ["LanesBackward"] * 2, ["torch::autograd::AccumulateGrad"] * 2
+        with nodes_of_regions_are_seen():
+            y = f(a, b, c)
         assert steps_behind(y) == ["AddBackward0", *borders, "MulBackward0", *leaves]
+        assert steps_behind(f(a, b, c)) == ["RegionBackward", *leaves]
     # A part of the gradients only, and derivatives of them.
     (of_b,) = torch.autograd.grad(y.sum(), b, create_graph=True)
     torch.testing.assert_close(of_b.cpu(), c.cpu())

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/pytorch/region_gradient.h"
+
+#include <ATen/Context.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/alias.h>
+#include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
+#include "csrc/trace/device/device_type.h"
+#include "csrc/trace/dispatch/kernel.h"
+#include "csrc/trace/op/define.h"
+#include "csrc/trace/op/hash.h"
+#include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/make_node.h"
+#include "csrc/trace/recorder/graph_task.h"
+#include "csrc/trace/recorder/region.h"
+#include "csrc/trace/recorder/tensor.h"
+#include "csrc/trace/session/session_lock.h"
+
+namespace spmd::trace {
+
+namespace {
+
+bool HasHooks(const autograd::Node& node) {
+  auto& mutable_node = const_cast<autograd::Node&>(node);  // which has the getters
+  return !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+         !mutable_node.tensor_pre_hooks().empty() || !mutable_node.retains_grad_hooks().empty();
+}
+
+// True if all that the node does is to call ops. (The node of a function that is written in Python
+// would ask Python, if it was asked by is_traceable.)
+bool IsOfOps(const autograd::Node& node) {
+  return dynamic_cast<const autograd::TraceableFunction*>(&node) != nullptr;
+}
+
+// The nodes that a region has made.
+struct Inside {
+  std::vector<autograd::Node*> nodes;  // from the result on
+  autograd::edge_list out;             // the edges that leave the region, each once
+  Hash128 structure;                   // of the nodes and of how they are connected
+  bool replayable = true;              // nothing but ops, and nobody sees them
+};
+
+class Walk {
+ public:
+  explicit Walk(uint64_t first_node) : first_node_(first_node) {}
+
+  Inside From(const autograd::Edge& root) {
+    Number(root);
+    for (size_t k = 0; k < inside_.nodes.size() && inside_.replayable; ++k) {
+      autograd::Node& node = *inside_.nodes[k];
+      inside_.replayable = IsOfOps(node) && !HasHooks(node);
+      inside_.structure.Mix(reinterpret_cast<uintptr_t>(&typeid(node)));
+      for (const autograd::Edge& edge : node.next_edges()) Number(edge);
+    }
+    return std::move(inside_);
+  }
+
+ private:
+  bool IsInside(const autograd::Node& node) const {
+    const uint64_t number = node.sequence_nr();  // the greatest one for leaves
+    return number >= first_node_ && number != std::numeric_limits<uint64_t>::max();
+  }
+
+  void Number(const autograd::Edge& edge) {
+    if (!edge.is_valid()) return inside_.structure.Mix(0);
+    autograd::Node* const node = edge.function.get();
+    if (IsInside(*node)) {
+      inside_.structure.Mix(NumberOf(node) << 8 | 1);
+    } else {
+      const auto it = std::find(inside_.out.begin(), inside_.out.end(), edge);
+      inside_.structure.Mix(static_cast<uint64_t>(it - inside_.out.begin()) << 8 | 2);
+      if (it == inside_.out.end()) inside_.out.push_back(edge);
+    }
+    inside_.structure.Mix(edge.input_nr);
+  }
+
+  size_t NumberOf(autograd::Node* node) {
+    std::vector<autograd::Node*>& nodes = inside_.nodes;
+    constexpr size_t kFew = 16;  // which are found faster one by one
+    if (nodes.size() <= kFew) {
+      const auto it = std::find(nodes.begin(), nodes.end(), node);
+      if (it != nodes.end()) return it - nodes.begin();
+    } else {
+      for (size_t k = numbers_.size(); k < nodes.size(); ++k) numbers_.emplace(nodes[k], k);
+      if (const auto it = numbers_.find(node); it != numbers_.end()) return it->second;
+    }
+    nodes.push_back(node);
+    return nodes.size() - 1;
+  }
+
+  const uint64_t first_node_;
+  absl::flat_hash_map<const autograd::Node*, size_t> numbers_;  // if there are many
+  Inside inside_;
+};
+
+// Where the gradients that leave a region are collected.
+struct Collector final : autograd::Node {
+  explicit Collector(const autograd::edge_list& out) : Node(/*sequence_nr=*/0) {
+    for (const autograd::Edge& edge : out) {
+      input_metadata_.push_back(edge.function->input_metadata(edge.input_nr));
+    }
+  }
+  std::string name() const override { return "Collector"; }
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    return std::move(gradients);
+  }
+};
+
+const OpInfo* region_gradient = nullptr;
+struct RegionBackward;
+thread_local RegionBackward* running = nullptr;  // whose call is recorded
+
+// By the structure of its nodes, how often a region's call was not noted, or not the one that a
+// recording has. Thread safety: the session's lock.
+absl::flat_hash_map<uint64_t, int>& Failures() {
+  static auto* const failures = new absl::flat_hash_map<uint64_t, int>;
+  return *failures;
+}
+constexpr int kMostFailures = 3;  // then its nodes are not joined
+
+struct RegionBackward final : autograd::Node {
+  explicit RegionBackward(autograd::edge_list edges) : Node(std::move(edges)) {}
+
+  std::string name() const override { return "RegionBackward"; }
+
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(root.is_valid(), autograd::ERR_BACKWARD_TWICE);
+    if (!gradients[0].defined()) return autograd::variable_list(num_outputs());
+    return CanReplay(gradients[0]) ? AsCall(gradients) : RunInside(gradients[0]);
+  }
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    root = {};
+    inside.clear();
+  }
+
+  // Runs the nodes inside. They are left as they are, so that they can run again.
+  autograd::variable_list RunInside(const at::Tensor& gradient) {
+    std::vector<size_t> wanted;
+    for (size_t k = 0; k < num_outputs(); ++k) {
+      if (task_should_compute_output(k)) wanted.push_back(k);
+    }
+    autograd::variable_list results(num_outputs());
+    if (wanted.empty()) return results;
+    const auto collector = NewNode<Collector>(next_edges());
+    // Gradients are collected before they leave the region, since hooks of the nodes that they go
+    // to are called later, by the pass that runs this node.
+    std::vector<std::pair<autograd::Edge*, autograd::Edge>> redirected;
+    const absl::Cleanup restore = [&redirected] {
+      for (auto& [edge, before] : redirected) *edge = std::move(before);
+    };
+    for (autograd::Node* const node : inside) {
+      for (autograd::Edge& edge : node->next_edges()) {
+        const auto it = std::find(next_edges().begin(), next_edges().end(), edge);
+        if (!edge.is_valid() || it == next_edges().end()) continue;
+        const auto number = static_cast<uint32_t>(it - next_edges().begin());
+        redirected.emplace_back(&edge, std::exchange(edge, autograd::Edge(collector, number)));
+      }
+    }
+    autograd::edge_list outputs;
+    for (const size_t k : wanted) outputs.emplace_back(collector, static_cast<uint32_t>(k));
+    const InnerPasses inner;
+    autograd::variable_list found = autograd::Engine::get_default_engine().execute(
+        {root}, {gradient}, /*keep_graph=*/true,
+        /*create_graph=*/c10::AutogradState::get_tls_state().get_grad_mode(),
+        /*accumulate_grad=*/false, outputs);
+    for (size_t i = 0; i < wanted.size(); ++i) results[wanted[i]] = std::move(found[i]);
+    return results;
+  }
+
+  autograd::Edge root;
+  std::vector<autograd::Node*> inside;  // kept by `root`
+  uint64_t tape = 0;
+  // The key of the call: the number of the result's value, the structure of the nodes, and the
+  // numbers among the arguments of the ops.
+  std::array<int64_t, 5> key = {};
+  uint64_t structure = 0;
+
+ private:
+  bool CanReplay(const at::Tensor& gradient) const {
+    if (c10::AutogradState::get_tls_state().get_grad_mode() || !IsPlain(gradient) ||
+        at::autocast::is_autocast_enabled(kDeviceType) || autograd::AnomalyMode::is_enabled()) {
+      return false;
+    }
+    for (size_t k = 0; k < num_outputs(); ++k) {
+      if (!task_should_compute_output(k)) return false;
+    }
+    if (std::any_of(inside.begin(), inside.end(), [](const auto* n) { return HasHooks(*n); })) {
+      return false;
+    }
+    SessionLock session;
+    return session->tape->number() == tape && session->options.replay;
+  }
+
+  autograd::variable_list AsCall(const autograd::variable_list& gradients) {
+    const c10::IValue in_lists[2];
+    const BorrowedList lists[2] = {at::TensorList(gradients), at::IntArrayRef(key)};
+    std::vector<at::Tensor> results;
+    if (RunFromRecording(*region_gradient, {in_lists, lists}, {.tensors = &results})) {
+      return results;
+    }
+    torch::jit::Stack stack{gradients, std::vector<int64_t>(key.begin(), key.end())};
+    RegionBackward* const before = std::exchange(running, this);
+    const absl::Cleanup restore = [before] { running = before; };
+    RecordCall(&stack);
+    return stack.back().toTensorVector();
+  }
+
+  // Notes whether it comes to be a call that can be replayed.
+  void RecordCall(torch::jit::Stack* stack) const {
+    SessionLock session;
+    const bool followed = session->tape->following();
+    RunAndRecord(*region_gradient, stack);
+    const Tape& now = *session->tape;
+    if (now.number() != tape || now.following() != followed) return;
+    const auto& calls = now.recording().calls;
+    const bool noted = !followed && !calls.empty() && calls.back()->op == region_gradient;
+    if (!noted) ++Failures()[structure];
+  }
+};
+
+void HandleRegionGradient(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const at::Tensor gradient = (*stack)[stack->size() - op.args.size()].toTensorVector()[0];
+  torch::jit::drop(*stack, op.args.size());
+  state.micro_steps.Note(GraphTask(), /*updates_first=*/false);  // as of the pass that runs
+  RegionBackward* const node = std::exchange(running, nullptr);
+  autograd::variable_list results = node->RunInside(gradient);
+  for (at::Tensor& result : results) {
+    if (!result.defined() || !result.is_view()) continue;
+    const at::AutoDispatchBelowADInplaceOrView below;
+    result = at::alias(result);  // which does not keep the tensor that it is a view of
+  }
+  stack->emplace_back(std::move(results));
+}
+
+// The number of the value of the tape that the buffer holds; nullopt for another value.
+std::optional<TapeId> PendingValue(const Tape& tape, const Buffer& buffer) {
+  if (buffer.number() != kNoId) return buffer.number();
+  const Value* const value = buffer.made();
+  if (value == nullptr || value->tape != tape.number()) return std::nullopt;
+  return value->id;
+}
+
+}  // namespace
+
+RegionStart BeginRegion() {
+  SessionLock lock;
+  return {at::sequence_number::peek(), lock->tape->number(), lock->tape->scalars().size(),
+          ops_under_hooks};
+}
+
+void JoinNodes(const at::Tensor& result, const RegionStart& start) {
+  const autograd::AutogradMeta* const meta = MetaOf(result);
+  if (meta == nullptr || meta->grad_fn_ == nullptr || !ShortcutsAreOn() || !IsPlain(result) ||
+      start.ops_under_hooks != ops_under_hooks || autograd::AnomalyMode::is_enabled()) {
+    return;
+  }
+  const autograd::Edge root(meta->grad_fn_, meta->output_nr_);
+  Inside inside = Walk(start.first_node).From(root);
+  if (!inside.replayable || inside.nodes.size() < 2 || inside.out.empty()) return;
+  SessionLock lock;
+  const Tape& tape = *lock->tape;
+  const std::optional<TapeId> value = PendingValue(tape, *BufferOf(result));
+  if (tape.number() != start.tape || !value.has_value()) return;
+  if (const auto it = Failures().find(inside.structure.lo());
+      it != Failures().end() && it->second >= kMostFailures) {
+    return;
+  }
+  Hash128 structure = inside.structure;
+  structure.Mix(at::globalContext().deterministicAlgorithms());
+  Hash128 numbers;
+  for (size_t i = start.scalars; i < tape.scalars().size(); ++i) {
+    MixIValue(numbers, c10::IValue(tape.scalars()[i]), /*value=*/true);
+  }
+  const auto node = NewNode<RegionBackward>(std::move(inside.out));
+  node->root = root;
+  node->inside = std::move(inside.nodes);
+  node->tape = tape.number();
+  node->structure = inside.structure.lo();
+  node->key[0] = *value;
+  size_t next = 1;
+  for (const uint64_t word : {structure.hi(), structure.lo(), numbers.hi(), numbers.lo()}) {
+    node->key[next++] = static_cast<int64_t>(word);
+  }
+  SetEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
+}
+
+void RegisterRegionGradient() {
+  region_gradient = DefineOp("spmd::_region_gradient",
+                             "_region_gradient(Tensor[] gradients, int[] key) -> Tensor[]",
+                             &HandleRegionGradient);
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradient of a manual region as one node of autograd, which is replayed as one call.
+//
+// Nobody sees the inside of a region. So the nodes of its ops need not be run one by one by
+// PyTorch's engine, which spends 14,000 instructions on each of them, if it is known what they
+// would record:
+//
+//   const RegionStart start = BeginRegion();
+//   at::Tensor y = …;                           nodes  y → SumBackward → … → LanesBackward → x, w
+//   JoinNodes(y, start);                               y → RegionBackward → x, w
+//
+// The first time, the nodes inside run in a pass of the engine of their own, and what they record
+// is noted as one call (csrc/trace/recorder/replay.h). From then on the call is replayed.
+//
+// What is replayed is right because a tape that follows a recording has recorded the same ops, so
+// the region has computed the same function. Its derivative depends on that, on which values were
+// differentiated, which the nodes and their edges tell, and on the numbers among the arguments of
+// ops. All of it is the key of the call.
+//
+// Nodes stay as they are where somebody sees them or where they do more: hooks of nodes and of
+// saved tensors, functions written in Python, anomaly mode, transforms. If second derivatives or
+// some of the gradients are asked for, the nodes inside run.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace spmd::trace {
+
+// What is known when a region begins, before its first op.
+struct RegionStart {
+  uint64_t first_node = 0;  // the sequence number of the next node that this thread makes
+  uint64_t tape = 0;
+  size_t scalars = 0;  // how many numbers the tape has
+  int64_t ops_under_hooks = 0;
+};
+RegionStart BeginRegion();
+
+// Gives `result` one node in the place of those that were made since `start`, where that can be
+// done. Requires: `result` is a new tensor that nobody else has; the region has been left.
+void JoinNodes(const at::Tensor& result, const RegionStart& start);
+
+// Defines the op of the device. Called once per process.
+void RegisterRegionGradient();
+
+}  // namespace spmd::trace
