@@ -30,7 +30,7 @@ namespace functorch = at::functorch;
 
 // PyTorch's functions for levels of vmap. Their C++ header needs one that PyTorch does not install.
 struct VmapLevels {
-  py::object enter, leave, different = py::str("different");
+  py::object enter, leave, randomness = py::str("different");
 };
 
 const VmapLevels& Levels() {
@@ -42,39 +42,43 @@ const VmapLevels& Levels() {
   return *levels;
 }
 
-// An axis of a region. `object` is what Python sees of it, made when it is asked for.
-struct EnteredAxis {
-  py::object mesh;
-  std::string name;
-  int64_t size, level;
-  py::object object;
-
-  const py::object& Object() {
-    static const auto* const type =
-        new py::object(py::module::import("torch_spmd.manual").attr("ManualAxis"));
-    if (!object) object = (*type)(mesh, name, size, level);
-    return object;
-  }
-};
-// The axes of the regions that a thread is in, the outermost first.
-thread_local std::vector<EnteredAxis> entered_axes;
-
 struct RegionAxes {
   py::object mesh;
   std::vector<std::string> names;
   std::vector<int64_t> sizes;
   std::vector<std::string> checked;  // the axes over which tensors from outside are refused
 };
+using RegionAxesPtr = std::shared_ptr<const RegionAxes>;
+
+// An axis of a region: number `which` of `region`. `object` is what Python sees of it, made when it
+// is asked for.
+struct EnteredAxis {
+  RegionAxesPtr region;
+  size_t which;
+  int64_t level;
+  py::object object;
+
+  const std::string& name() const { return region->names[which]; }
+  const py::object& Object() {
+    static const auto* const type =
+        new py::object(py::module::import("torch_spmd.manual").attr("ManualAxis"));
+    if (!object) object = (*type)(region->mesh, name(), region->sizes[which], level);
+    return object;
+  }
+};
+// The axes of the regions that a thread is in, the outermost first.
+thread_local std::vector<EnteredAxis> entered_axes;
 
 // Enters a region: one level of vmap for each of its axes. Returns the first level; the others
 // follow.
-int64_t EnterRegion(const RegionAxes& axes) {
-  for (size_t i = 0; i < axes.names.size(); ++i) {
-    const auto level = Levels().enter(axes.sizes[i], Levels().different).cast<int64_t>();
-    entered_axes.push_back({axes.mesh, axes.names[i], axes.sizes[i], level, {}});
+int64_t EnterRegion(const RegionAxesPtr& region) {
+  for (size_t i = 0; i < region->sizes.size(); ++i) {
+    const auto level = Levels().enter(region->sizes[i], Levels().randomness).cast<int64_t>();
+    entered_axes.push_back({region, i, level, {}});
   }
-  const int64_t first = entered_axes.back().level - static_cast<int64_t>(axes.names.size()) + 1;
-  trace::EnterRegion(first, axes.checked);
+  const auto axes = static_cast<int64_t>(region->sizes.size());
+  const int64_t first = entered_axes.back().level - axes + 1;
+  trace::EnterRegion(first, &region->checked);
   return first;
 }
 
@@ -97,8 +101,12 @@ py::list ReplaceAxes(const py::list& objects) {
   py::list before = EnteredAxes();
   entered_axes.clear();
   for (const py::handle& axis : objects) {
-    entered_axes.push_back({axis.attr("mesh"), axis.attr("name").cast<std::string>(),
-                            axis.attr("size").cast<int64_t>(), axis.attr("level").cast<int64_t>(),
+    auto region =
+        std::make_shared<const RegionAxes>(RegionAxes{axis.attr("mesh"),
+                                                      {axis.attr("name").cast<std::string>()},
+                                                      {axis.attr("size").cast<int64_t>()},
+                                                      {}});
+    entered_axes.push_back({std::move(region), 0, axis.attr("level").cast<int64_t>(),
                             py::reinterpret_borrow<py::object>(axis)});
   }
   return before;
@@ -107,7 +115,7 @@ py::list ReplaceAxes(const py::list& objects) {
 // The innermost axis of that name, or null.
 EnteredAxis* FindAxis(std::string_view name) {
   const auto it = std::find_if(entered_axes.rbegin(), entered_axes.rend(),
-                               [&](const EnteredAxis& axis) { return axis.name == name; });
+                               [&](const EnteredAxis& axis) { return axis.name() == name; });
   return it == entered_axes.rend() ? nullptr : &*it;
 }
 
@@ -225,7 +233,7 @@ py::object WrapResult(at::Tensor t) {
 // A region with arguments of known sizes.
 class KnownRegion {
  public:
-  KnownRegion(py::object f, RegionAxes axes, Entrance entrance, py::object explain,
+  KnownRegion(py::object f, RegionAxesPtr axes, Entrance entrance, py::object explain,
               py::object exit_of, py::object finish)
       : f_(std::move(f)),
         axes_(std::move(axes)),
@@ -237,7 +245,7 @@ class KnownRegion {
   // Runs the region. Returns NotImplemented, having done nothing, if the arguments do not fit, or
   // if the thread is in a region over one of the axes.
   py::object Run(const py::tuple& args) {
-    for (const std::string& name : axes_.names) {
+    for (const std::string& name : axes_->names) {
       if (FindAxis(name) != nullptr) return NotImplemented();
     }
     std::optional<std::vector<at::Tensor>> tensors = TensorsThatFit(entrance_, args);
@@ -275,7 +283,7 @@ class KnownRegion {
   }
 
   const py::object f_;
-  const RegionAxes axes_;
+  const RegionAxesPtr axes_;
   const Entrance entrance_;
   const py::object explain_;    // (f, error): raises another error, or returns
   const py::object exit_of_;    // (outputs): how they become a tensor, or None
@@ -287,7 +295,7 @@ class KnownRegion {
 
 // The sum over the axis of a shard that varies along it, or None for anything that more than one
 // level, or something else that watches ops, has to see.
-py::object SumOverAxis(const py::handle& x, const std::string& name) {
+py::object SumOverAxis(const py::handle& x, std::string_view name) {
   if (!THPVariable_CheckExact(x.ptr()) || at::impl::torch_function_mode_enabled()) {
     return py::none();
   }
@@ -318,16 +326,16 @@ void init_region(py::module& m) {
              return Exit{form, std::move(shard), std::move(named), std::move(sizes)};
            }),
            py::arg("form"), py::arg("shard"), py::arg("named"), py::arg("sizes"));
-  py::class_<RegionAxes>(m, "RegionAxes")
+  py::class_<RegionAxes, std::shared_ptr<RegionAxes>>(m, "RegionAxes")
       .def(py::init([](py::object mesh, std::vector<std::string> names, std::vector<int64_t> sizes,
                        std::vector<std::string> checked) {
              return RegionAxes{std::move(mesh), std::move(names), std::move(sizes),
                                std::move(checked)};
            }),
            py::arg("mesh"), py::arg("names"), py::arg("sizes"), py::arg("checked"))
-      .def("enter", &EnterRegion);
+      .def("enter", [](const std::shared_ptr<RegionAxes>& region) { return EnterRegion(region); });
   py::class_<KnownRegion>(m, "KnownRegion")
-      .def(py::init([](py::object f, const RegionAxes& axes,
+      .def(py::init([](py::object f, const std::shared_ptr<RegionAxes>& axes,
                        const std::vector<std::shared_ptr<trace::LaneForm>>& forms,
                        std::vector<std::vector<int64_t>> places, py::object explain,
                        py::object exit_of, py::object finish) {

@@ -20,7 +20,7 @@ namespace {
 
 struct EnteredRegion {
   int64_t first_level;
-  std::vector<std::string> checked_axes;
+  const std::vector<std::string>* checked_axes;
 };
 thread_local std::vector<EnteredRegion> entered_regions;
 
@@ -36,7 +36,7 @@ const std::string* ManualAxisIn(const PartitionSpec& spec) {
       const auto* const name = std::get_if<std::string>(&part);
       if (name == nullptr) continue;
       for (const EnteredRegion& region : entered_regions) {
-        for (const std::string& axis : region.checked_axes) {
+        for (const std::string& axis : *region.checked_axes) {
           if (IsOfAxis(*name, axis)) return &axis;
         }
       }
@@ -59,15 +59,15 @@ void CheckOperand(const at::Tensor& t) {
 
 }  // namespace
 
-void EnterRegion(int64_t first_level, std::vector<std::string> axes) {
+void EnterRegion(int64_t first_level, const std::vector<std::string>* axes) {
   ++regions_entered;
-  if (!axes.empty()) ++regions_checked;
-  entered_regions.push_back({first_level, std::move(axes)});
+  if (!axes->empty()) ++regions_checked;
+  entered_regions.push_back({first_level, axes});
 }
 
 void LeaveRegions(int64_t first_level) {
   while (!entered_regions.empty() && entered_regions.back().first_level >= first_level) {
-    if (!entered_regions.back().checked_axes.empty()) --regions_checked;
+    if (!entered_regions.back().checked_axes->empty()) --regions_checked;
     --regions_entered;
     entered_regions.pop_back();
   }

@@ -4,8 +4,8 @@
 // axis, and no mark. So a tensor with a mark over a manual axis comes from outside, and is refused
 // where an op takes it:
 //
-//   EnterRegion(/*first_level=*/1, {"x"});
-//   CheckOperands(args);  // throws if one of them is marked over x, or over a part of x
+//   EnterRegion(/*first_level=*/1, &x);  // ["x"]
+//   WatchRegion(args);  // throws if one of them is marked over x, or over a part of x
 //   LeaveRegions(/*first_level=*/1);
 //
 // Other threads are in no region, so what they run in the meantime is not looked at.
@@ -24,8 +24,9 @@ inline thread_local int regions_entered = 0;
 inline thread_local int regions_checked = 0;
 
 // `first_level` is the level of torch.func of the region's first axis; regions that are entered
-// later have higher ones. Operands are checked if `axes` has names.
-void EnterRegion(int64_t first_level, std::vector<std::string> axes);
+// later have higher ones. Operands are checked if `axes` has names. It lives until the region is
+// left.
+void EnterRegion(int64_t first_level, const std::vector<std::string>* axes);
 // Leaves the regions whose first level is `first_level` or higher.
 void LeaveRegions(int64_t first_level);
 

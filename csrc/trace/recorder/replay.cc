@@ -372,9 +372,11 @@ c10::Scalar NumberIn(const at::Tensor& wrapped) {
   }
 }
 
-bool Replay(SessionState& state, const OpInfo& op, const CallArguments& args, ResultsTo results) {
+namespace {
+
+bool ReplayNext(SessionState& state, const OpInfo& op, const CallArguments& args,
+                ResultsTo results) {
   Tape& tape = *state.tape;
-  if (!tape.following()) return false;
   const auto& calls = tape.lead().calls;
   size_t& next = tape.next_call();
   while (next < calls.size() && calls[next]->first_event < tape.event()) ++next;
@@ -399,6 +401,20 @@ bool Replay(SessionState& state, const OpInfo& op, const CallArguments& args, Re
     attempt.Run(results);
     return true;
   }
+  return false;
+}
+
+}  // namespace
+
+bool Replay(SessionState& state, const OpInfo& op, const CallArguments& args, ResultsTo results) {
+  Tape& tape = *state.tape;
+  if (tape.following()) return ReplayNext(state, op, args, results);
+  if (tape.event() > 0) return false;
+  RecordingPtr expected = state.prefixes.Expected();
+  if (expected == nullptr) return false;
+  tape.Follow(std::move(expected), /*event=*/0);
+  if (ReplayNext(state, op, args, results)) return true;
+  tape.StopFollowing();
   return false;
 }
 

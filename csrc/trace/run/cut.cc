@@ -86,6 +86,7 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
   try {
     cached = FindOrCompile(state, tape, live, why);
     if (cached.ok()) {
+      state.prefixes.Ended((*cached)->recording);
       results = ResultsOf(tape, **cached);
       deferred = DeferredBy(tape, **cached, results);
     }

@@ -32,4 +32,16 @@ void Prefixes::Add(const RecordingPtr& recording) {
   most_ = std::max(most_, 2 * known_.size());
 }
 
+void Prefixes::Ended(const RecordingPtr& recording) {
+  constexpr size_t kMost = 1024;
+  if (after_.size() >= kMost) after_.clear();  // of programs that never repeat
+  if (last_ != nullptr) after_[last_.get()] = recording;
+  last_ = recording;
+}
+
+RecordingPtr Prefixes::Expected() const {
+  const auto it = after_.find(last_.get());
+  return it == after_.end() ? nullptr : it->second.lock();
+}
+
 }  // namespace spmd::trace

@@ -3,7 +3,8 @@
 // them follows it (csrc/trace/tape/tape.h).
 //
 // A beginning is found by its key and then compared event by event: two beginnings may have one
-// key.
+// key. A tape without events is expected to become the recording that came after the same one the
+// last time.
 //
 // Thread safety: guarded by the session's lock.
 #pragma once
@@ -24,10 +25,16 @@ class Prefixes {
   // Adds the beginnings of `recording`: those that end with a record.
   void Add(const RecordingPtr& recording);
 
+  // Notes that a tape has become `recording`.
+  void Ended(const RecordingPtr& recording);
+  // What the next tape may become; null if that is not known.
+  RecordingPtr Expected() const;
+
   size_t size() const { return known_.size(); }
   // Drops all beginnings; keys keep only so many bits from now on, for tests.
   void SetKeyBits(int bits) {
     known_.clear();
+    after_.clear();
     key_bits_ = bits;
   }
 
@@ -37,6 +44,8 @@ class Prefixes {
     int32_t events;
   };
   absl::flat_hash_map<Hash128, Beginning> known_;
+  absl::flat_hash_map<const Recording*, std::weak_ptr<const Recording>> after_;
+  RecordingPtr last_;
   size_t most_ = size_t{1} << 14;  // then those without a recording are dropped
   int key_bits_ = 128;
 };
