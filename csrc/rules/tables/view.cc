@@ -38,8 +38,7 @@ std::vector<int64_t> Squeezed(const OpCall& call, const std::vector<int>& kept) 
 }
 template <SourceFn Source>
 absl::StatusOr<std::vector<ir::ValueId>> AsSqueezeDims(Builder& b, const ir::Graph& from,
-                                                       const ir::Node& node,
-                                                       absl::Span<const ir::ValueId> operands) {
+                                                       const ir::Node& node, Operands operands) {
   const OpCall call = OpCall::Of(from, node);
   std::vector<int64_t> dims = Squeezed(call, Source(call));
   if (dims.empty()) return std::vector<ir::ValueId>{operands[0]};
