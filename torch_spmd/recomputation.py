@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch._functorch import pyfunctorch
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from torch_spmd import _arguments
+from torch_spmd import _C, _arguments
 from torch_spmd.manual import ManualAxis, entered, entered_again, varies
 
 
@@ -67,7 +68,7 @@ def _in_region(f: Callable[..., Any], axes: list[ManualAxis], args: Any, kwargs:
 
         def whole(*leaves: Any) -> list[Any]:
             restored = pyfunctorch.temporarily_restore_interpreter_stack(levels)
-            with restored, entered_again(axes), torch._C._EnableTorchFunction():
+            with restored, _on_device(axes), torch._C._EnableTorchFunction():
                 inner = [_entered(leaf, names, axes) for leaf, names in zip(leaves, batched)]
                 args, kwargs = pytree.tree_unflatten(inner, form)
                 results, result_form = pytree.tree_flatten(f(*args, **kwargs))
@@ -80,6 +81,21 @@ def _in_region(f: Callable[..., Any], axes: list[ManualAxis], args: Any, kwargs:
     result_form, names = forms
     inner = [_entered(result, n, axes) for result, n in zip(results, names)]
     return pytree.tree_unflatten(inner, result_form)
+
+
+@contextlib.contextmanager
+def _on_device(axes: list[ManualAxis]) -> Iterator[None]:
+    """A context in which the axes are entered, which the device knows in the backward pass, too: it
+    records the same ops then."""
+    again = not entered()
+    if again:
+        _C.enter_region_again(axes[0].level)
+    try:
+        with entered_again(axes):
+            yield
+    finally:
+        if again:
+            _C.leave_region_again(axes[0].level)
 
 
 def _left(t: Any, axes: list[ManualAxis]) -> tuple[Any, list[str]]:

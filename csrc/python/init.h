@@ -13,6 +13,7 @@ void init_device(py::module& m);
 void init_host_changes(py::module& m);
 void init_tensors(py::module& m);
 void init_region(py::module& m);
+void init_recomputation(py::module& m);
 void init_debug(py::module& m);
 void init_rules(py::module& m);
 void init_processes(py::module& m);

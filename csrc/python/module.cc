@@ -11,6 +11,7 @@ PYBIND11_MODULE(_C, m) {
   spmd::python::init_host_changes(m);
   spmd::python::init_tensors(m);
   spmd::python::init_region(m);
+  spmd::python::init_recomputation(m);
   spmd::python::init_debug(m);
   spmd::python::init_rules(m);
   spmd::python::init_processes(m);

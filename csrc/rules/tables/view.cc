@@ -96,6 +96,7 @@ constexpr auto kViewRows = Rows(
             .Local(LocalInputSizes)
             .Decomposes(DecomposeDiagEmbed),
         Computed("aten::diagonal_scatter", DiagonalScatterFactors)
+            .With(&OpFacts::kernel, "spmd::diagonal_scatter")  // of windows, too
             .Jointly({0, 1})
             .Monotone()
             .Types(SameTypes)
@@ -121,6 +122,7 @@ constexpr auto kViewRows = Rows(
             .With(&OpFacts::dims, DimsUse::kInDim)
             .With(&OpFacts::sizes, "input_sizes"),
         Computed("aten::select_scatter", SelectScatterFactors)
+            .With(&OpFacts::kernel, "spmd::select_scatter")  // of windows, too
             .Jointly({0, 1})
             .Monotone()
             .Types(SameTypes)
@@ -142,6 +144,7 @@ constexpr auto kViewRows = Rows(
             .With(&OpFacts::sizes, "input_sizes")
             .With(&OpFacts::blocks, BlockUse::kPlace),
         Computed("aten::slice_scatter", SliceScatterFactors)
+            .With(&OpFacts::kernel, "spmd::slice_scatter")  // of windows, too
             .Jointly({0, 1})
             .Monotone()
             .Types(SameTypes)
