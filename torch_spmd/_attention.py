@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
+from torch.autograd import forward_ad
 
 _OP = "_scaled_dot_product_fused_attention_overrideable"
 _library = torch.library.Library("aten", "IMPL")
@@ -54,7 +57,54 @@ def _batched(
     assert merged[0] is not None
     bias_dim = in_dims[3] if len(in_dims) > 3 else None
     bias = _merged_bias(info, bias, bias_dim, merged[0].shape[0] // info.batch_size)
-    return _apart(info, getattr(torch.ops.aten, _OP)(*merged, bias, *rest, **scale))
+    return _apart(info, _attention(merged, bias, *rest, **scale))
+
+
+def _with_values(t: Tensor | None) -> Iterator[Tensor]:
+    """The tensor, and what it is at the levels of torch.func below."""
+    while t is not None:
+        yield t
+        t = _functorch.get_unwrapped(t) if _functorch.is_functorch_wrapped_tensor(t) else None
+
+
+def _requires_grad(t: Tensor | None) -> bool:
+    return any(value.requires_grad for value in _with_values(t))
+
+
+def _has_tangent(t: Tensor | None) -> bool:
+    return any(forward_ad.unpack_dual(v).tangent is not None for v in _with_values(t))
+
+
+def _attention(
+    operands: list[Any],
+    bias: Tensor | None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    debug: bool = False,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """What the op computes; by the formula where it has no derivative, as PyTorch would have chosen
+    if shards told that a mask requires a gradient, or that an operand has a tangent."""
+    query, key, _ = operands
+    rest = (bias, dropout, causal)
+    if not _requires_grad(bias) and not any(map(_has_tangent, (*operands, bias))):
+        fused = getattr(torch.ops.aten, _OP)
+        results: tuple[Any, ...] = fused(*operands, *rest, debug, scale=scale)
+        return results
+    shared = query.shape[1] != key.shape[1]
+    result = torch.ops.aten._scaled_dot_product_attention_math(
+        *operands, *rest, scale=scale, enable_gqa=shared
+    )[0]
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1) if shared else key
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    sizes = query.shape[2], key.shape[2]
+    return result, scores.to(dtype).logsumexp(-1), None, None, *sizes, None, None, None
 
 
 def _batched_backward(info: Any, in_dims: Any, *args: Any, **scale: Any) -> Any:

@@ -59,6 +59,7 @@
 #include "csrc/ir/type.h"
 #include "csrc/mesh/grid.h"
 #include "csrc/sharding/sharding.h"
+#include "csrc/util/checked_vector.h"
 
 namespace spmd::ir {
 
@@ -158,9 +159,11 @@ class Graph {
 
   int num_values() const { return static_cast<int>(values_.size()); }
   int num_nodes() const { return static_cast<int>(nodes_.size()); }
-  const Value& value(ValueId id) const { return values_[id]; }
-  const TensorType& type(ValueId id) const { return values_[id].type; }
-  const Node& node(NodeId id) const { return nodes_[id]; }
+  // These throw std::out_of_range for an id that there is not, as kNoValue is: a rule may ask for
+  // the type of an operand that is absent (rules::Guarded).
+  const Value& value(ValueId id) const { return At(values_, id); }
+  const TensorType& type(ValueId id) const { return value(id).type; }
+  const Node& node(NodeId id) const { return At(nodes_, id); }
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
   const std::vector<Output>& outputs() const { return outputs_; }
@@ -170,7 +173,7 @@ class Graph {
   const std::string& grid_name(int g) const { return grid_names_[g]; }
   const Grid& grid(int g) const { return *grids_[g]; }
   // Result k of a node.
-  ValueId result(NodeId id, int k = 0) const { return nodes_[id].first_result + k; }
+  ValueId result(NodeId id, int k = 0) const { return node(id).first_result + k; }
 
   // Passes annotate in place; they never change nodes or edges.
   void Annotate(ValueId id, Annotation annotation) {
@@ -191,6 +194,12 @@ class Graph {
   Fingerprint ComputeFingerprint() const;
 
  private:
+  template <typename T>
+  static const T& At(const std::vector<T>& list, int id) {
+    const auto i = static_cast<size_t>(id);
+    if (i >= list.size()) ThrowOutOfRange(i, list.size());
+    return list[i];
+  }
   ValueId AddValue(Value value);
 
   std::vector<GridPtr> grids_;

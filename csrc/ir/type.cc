@@ -41,8 +41,6 @@ static_assert(InEnumOrder(), "kDTypes is indexed by the enumerator");
 
 const DTypeRow& Row(DType dtype) { return kDTypes[static_cast<uint8_t>(dtype)]; }
 
-constexpr int64_t kMaxElements = int64_t{1} << 48;
-
 }  // namespace
 
 absl::string_view DTypeName(DType dtype) { return Row(dtype).name; }

@@ -156,13 +156,14 @@ bool LaneViews::Sum(ir::NodeId id, const Form& form) {
     const rules::DimFactors& dim = factors_[id]->operands[0][lane.dim];
     return dim.size() == 1 && factors_[id]->factors[dim[0]].reduce == lane.reduce;
   };
-  for (int d = 0; d < rank; ++d) {
-    const bool summed = std::any_of(form.lanes.begin(), form.lanes.end(), [&](Lane lane) {
-      return lane.dim == d && lane.whole == Lane::kSummed && lane.size == 0 && reduces_as(lane);
-    });
-    if (over[d] != summed) return false;
+  // It adds up lanes that are terms of the sum, and nothing else.
+  std::vector<bool> summed(rank, false);
+  for (const Lane lane : form.lanes) {
+    if (lane.whole != Lane::kSummed || !over[lane.dim]) continue;
+    if (lane.size > 0 || !reduces_as(lane)) return false;
+    summed[lane.dim] = true;
   }
-  if (std::find(over.begin(), over.end(), true) == over.end()) return false;
+  if (over != summed || std::find(over.begin(), over.end(), true) == over.end()) return false;
   const Sharding* const made = result_.WantedSharding(form.joined);
   const std::optional<Sharding> operand =
       JoinedSharding(plan.operands[0], from, form.lanes, GridOf(id));
@@ -177,13 +178,16 @@ bool LaneViews::Sum(ir::NodeId id, const Form& form) {
   }
   Lanes lanes;
   for (const Lane lane : form.lanes) {
-    if (lane.whole == Lane::kSummed) continue;
-    if (lane.whole < 0) return false;
-    lanes.push_back({place[lane.dim], place[lane.whole], lane.size});
+    if (over[lane.dim]) continue;
+    if (lane.whole == Lane::kEverywhere) return false;
+    const int whole = lane.whole < 0 ? lane.whole : place[lane.whole];
+    lanes.push_back({place[lane.dim], whole, lane.size, lane.reduce});
   }
   const std::optional<Sharding> result =
       JoinedSharding(plan.results[0], DimsOf(r), lanes, GridOf(id));
   if (!result || (!lanes.empty() && !MayBeJoined(id, 0, lanes))) return false;
+  // Lanes that are left are terms of the same sum.
+  if (HasSums(lanes) && result->unreduced != operand->unreduced) return false;
   const ir::ValueId joined =
       result_.View(node, plan.grid, form.joined, JoinedDims(DimsOf(r), lanes), *operand, *result);
   return lanes.empty() ? BeSame(r, joined) : Remember(id, {joined, std::move(lanes)});

@@ -112,7 +112,13 @@ class Verifier {
                                 "; the chunk must be at least ", least));
     }
     int64_t ordered = 0;
-    for (const Interval& part : window.order) ordered += part.size();
+    for (const Interval& part : window.order) {
+      if (!part.HasPositions()) {
+        return Error(absl::StrCat("the order of dimension ", window.dim, " has the indices [",
+                                  part.begin, ",", part.end, "), which no tensor has"));
+      }
+      ordered += part.size();
+    }
     if (!window.order.empty() && ordered != window.extent) {
       return Error(absl::StrCat("the order of dimension ", window.dim, " has ", ordered,
                                 " indices, not ", window.extent));

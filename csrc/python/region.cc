@@ -96,9 +96,16 @@ py::list EnteredAxes() {
   return objects;
 }
 
-// Lets the thread be in regions of these axes, without entering levels. Returns those before.
+// Lets the thread be in regions of these axes, without entering levels. Returns those before. The
+// device is told of them, too, since what is computed again in a backward pass is to be recorded as
+// it was.
 py::list ReplaceAxes(const py::list& objects) {
+  static const std::vector<std::string> none_checked;
   py::list before = EnteredAxes();
+  if (!entered_axes.empty() && objects.empty()) trace::LeaveRegions(entered_axes.front().level);
+  if (entered_axes.empty() && !objects.empty()) {
+    trace::EnterRegion(objects[0].attr("level").cast<int64_t>(), &none_checked);
+  }
   entered_axes.clear();
   for (const py::handle& axis : objects) {
     auto region =

@@ -18,8 +18,7 @@ struct Geometry {
 // The last `count` entries of a list attribute; a single entry stands for every dimension.
 absl::StatusOr<Dims> Spatial(const OpArgs& args, absl::string_view name, int count) {
   const std::vector<int64_t> values = args.Ints(name);
-  if (values.size() == 1) return Dims(count, values[0]);
-  if (static_cast<int>(values.size()) < count) {
+  if (values.size() != 1 && static_cast<int>(values.size()) < count) {
     return args.Error(absl::StrCat("'", name, "' needs ", count, " entries"));
   }
   for (int64_t value : values) {
@@ -27,6 +26,7 @@ absl::StatusOr<Dims> Spatial(const OpArgs& args, absl::string_view name, int cou
       return args.Error("an attribute out of range");
     }
   }
+  if (values.size() == 1) return Dims(count, values[0]);
   return Dims(values.end() - count, values.end());
 }
 
@@ -39,6 +39,7 @@ absl::StatusOr<Geometry> ReadGeometry(const OpArgs& args, int rank) {
   SPMD_ASSIGN_OR_RETURN(g.dilation, Spatial(args, "dilation", g.spatial));
   g.groups = args.IntOr("groups", 1);
   const auto positive = [](int64_t x) { return x > 0; };
+  if (g.groups > kMaxLiteralElements) return args.Error("an attribute out of range");
   if (g.groups < 1 || !std::all_of(g.stride.begin(), g.stride.end(), positive) ||
       !std::all_of(g.dilation.begin(), g.dilation.end(), positive)) {
     return args.Error("stride, dilation and groups must be positive");

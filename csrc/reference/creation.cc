@@ -28,7 +28,7 @@ absl::StatusOr<Literals> Iota(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(Literal out, args.Make(0, {args.Int("size")}));
   const double start = args.Double("start");
   const double step = args.Double("step");
-  const int64_t offset = args.IntOr("offset", 0);
+  const int64_t offset = args.Offset("offset");
   for (size_t i = 0; i < out.data.size(); ++i) {
     out.data[i] = start + static_cast<double>(offset + static_cast<int64_t>(i)) * step;
   }
@@ -70,8 +70,8 @@ constexpr Distribution kDistributions[] = {
 // Calls visit(i, global index) for every element i of a tile of `dims` at the op's offset.
 template <typename Visit>
 absl::Status ForTile(const OpArgs& args, absl::Span<const int64_t> dims, const Visit& visit) {
-  const std::vector<int64_t> offset = args.Ints("offset");
-  const std::vector<int64_t> global = args.Ints("global_size");
+  const std::vector<int64_t> offset = args.Offsets("offset");
+  const std::vector<int64_t> global = args.Offsets("global_size");
   if (offset.size() != dims.size() || global.size() != dims.size()) {
     return args.Error("offset and global_size need one entry per dimension");
   }

@@ -86,7 +86,8 @@ struct IndexedPart {
   bool may_be_negative = false;
 
   static absl::StatusOr<IndexedPart> Of(const OpArgs& args, const Indexed& x) {
-    IndexedPart part{args.Ints("first"), args.Ints("size"), args.BoolOr("may_be_negative", false)};
+    IndexedPart part{args.Offsets("first"), args.Offsets("size"),
+                     args.BoolOr("may_be_negative", false)};
     if (part.first.size() == x.self.size() && part.size.size() == x.self.size()) return part;
     return args.Error("the parts of the dimensions are not known");
   }

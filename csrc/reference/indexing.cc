@@ -8,13 +8,17 @@
 namespace spmd::reference {
 namespace {
 
-int64_t AsIndex(double x) { return static_cast<int64_t>(x); }
+// 2^48, of which no tensor has an index, in the place of what is larger than that or no number.
+int64_t AsIndex(double x) {
+  constexpr auto kNone = static_cast<double>(kMaxElements);
+  return std::abs(x) <= kNone ? static_cast<int64_t>(x) : kMaxElements;
+}
 
 // weight [v, d], indices […] → […, d]. Rows that the tile does not hold give zeros.
 absl::StatusOr<Literals> Embedding(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* weight, args.operand(0, 2));
   SPMD_ASSIGN_OR_RETURN(const Literal* indices, args.operand(1));
-  const int64_t first = args.IntOr("first_row", 0);
+  const int64_t first = args.Offset("first_row");
   const int64_t rows = weight->type.dims[0];
   Dims dims = indices->type.dims;
   dims.push_back(weight->type.dims[1]);
@@ -34,7 +38,7 @@ absl::StatusOr<Literals> EmbeddingBackward(const OpArgs& args) {
   const int64_t width = grad->type.dims.back();
   expected.push_back(width);
   if (expected != grad->type.dims) return args.Error("gradient and indices do not agree");
-  const int64_t first = args.IntOr("first_row", 0);
+  const int64_t first = args.Offset("first_row");
   const int64_t padding = args.IntOr("padding_idx", -1);
   const int64_t rows = args.Int("num_weights");
   SPMD_ASSIGN_OR_RETURN(Literal out, args.Make(0, {rows, width}));
@@ -77,7 +81,7 @@ absl::StatusOr<Targets> ReadTargets(const OpArgs& args, int target, int weight, 
   if (out.target->type.rank() > 1) return args.Error("targets have rank 0 or 1");
   out.weight = args.optional(weight);
   out.classes = classes;
-  out.first = args.IntOr("first_class", 0);
+  out.first = args.Offset("first_class");
   out.ignored = args.IntOr("ignore_index", -100);
   return out;
 }

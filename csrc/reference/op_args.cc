@@ -105,6 +105,23 @@ std::vector<int64_t> OpArgs::Ints(absl::string_view name) const {
   return Get<std::vector<int64_t>>(name, "a list of integers").value_or(std::vector<int64_t>());
 }
 
+int64_t OpArgs::Offset(absl::string_view name) const {
+  return Has(name) ? Positions(name, {Int(name)})[0] : 0;
+}
+
+std::vector<int64_t> OpArgs::Offsets(absl::string_view name) const {
+  return Positions(name, Ints(name));
+}
+
+std::vector<int64_t> OpArgs::Positions(absl::string_view name, std::vector<int64_t> list) const {
+  for (int64_t& i : list) {
+    if (IsPosition(i)) continue;
+    if (status_.ok()) status_ = Error(absl::StrCat("attribute ", name, "=", i, " is no position"));
+    i = 0;
+  }
+  return list;
+}
+
 std::vector<bool> OpArgs::Bools(absl::string_view name) const {
   return Get<std::vector<bool>>(name, "a list of booleans").value_or(std::vector<bool>());
 }

@@ -62,6 +62,10 @@ class OpArgs {
   bool BoolOr(absl::string_view name, bool fallback) const;
   std::string StringOr(absl::string_view name, absl::string_view fallback) const;
   std::vector<int64_t> Ints(absl::string_view name) const;  // reads an integer as a list of one
+  // Where a tile begins; 0 if it is missing. Numbers that are no position (IsPosition) set
+  // status().
+  int64_t Offset(absl::string_view name) const;
+  std::vector<int64_t> Offsets(absl::string_view name) const;
   std::vector<bool> Bools(absl::string_view name) const;
   bool Has(absl::string_view name) const { return !attributes_.IsNone(name); }
   // A dimension of a tensor of `rank`; negative ones count from the end.
@@ -75,6 +79,7 @@ class OpArgs {
  private:
   template <typename T>
   std::optional<T> Get(absl::string_view name, const char* kind) const;
+  std::vector<int64_t> Positions(absl::string_view name, std::vector<int64_t> list) const;
 
   absl::string_view op_;
   absl::Span<const Literal* const> operands_;

@@ -164,7 +164,7 @@ absl::StatusOr<Literals> Reorder(const OpArgs& args) {
     if (from.empty()) return Ravel(index, dims);
     Dims source = index;
     source[dim] = from[index[dim]];
-    return source[dim] < 0 ? -1 : Ravel(source, dims);
+    return source[dim] < 0 || source[dim] >= dims[dim] ? -1 : Ravel(source, dims);
   }));
 }
 

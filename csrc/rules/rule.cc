@@ -41,7 +41,10 @@ absl::Status CheckShape(const OpCall& call, const OpFactors& f) {
       return error("a window names no dimension");
     }
     int64_t ordered = 0;
-    for (const Interval& part : w.order) ordered += part.size();
+    for (const Interval& part : w.order) {
+      if (!part.HasPositions()) return error("a window's order has an index of no tensor");
+      ordered += part.size();
+    }
     if (!w.order.empty() && ordered != w.extent) {
       return error("a window's order has ", ordered, " indices");
     }

@@ -32,6 +32,7 @@
 #include "csrc/rules/factors.h"
 #include "csrc/rules/op_call.h"
 #include "csrc/rules/op_facts.h"
+#include "csrc/util/checked_vector.h"
 
 namespace spmd::rules {
 
@@ -48,13 +49,16 @@ using TypesFn = absl::StatusOr<std::vector<TensorType>> (*)(const OpCall&);
 // index bounds are replaced by expressions over start/size/extent of operands (o0, o1, …) and
 // results (r0, …). The size of a windowed operand is that of its window.
 using LocalFn = Attributes (*)(const OpCall&, const OpFactors&, const CutFactors&);
+// The operands of a node that is being rewritten; reading one that it does not have throws as
+// reading an OpCall does.
+using Operands = CheckedSpan<const ir::ValueId>;
 // The same function written in core ops. Returns one value per result of the node, or none if this
 // call has no better form.
-using DecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(
-    Builder&, const ir::Graph& from, const ir::Node&, absl::Span<const ir::ValueId> operands);
+using DecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(Builder&, const ir::Graph& from,
+                                                                 const ir::Node&,
+                                                                 Operands operands);
 // A better form of a call, which depends on what computes its operands; nullopt if there is none.
-using CombineFn = std::optional<ir::ValueId> (*)(Builder&, absl::Span<const ir::ValueId> operands,
-                                                 const Attributes&);
+using CombineFn = std::optional<ir::ValueId> (*)(Builder&, Operands operands, const Attributes&);
 // Where attributes or types decide: true for calls for which the linearity below holds.
 using LinearIfFn = bool (*)(const OpCall&);
 

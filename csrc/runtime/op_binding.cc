@@ -319,7 +319,10 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   }
   if (!binding.facts->kernel.empty()) {
     binding.op = Find(binding.facts->kernel, "");
-    binding.in_place.reset();
+    const bool of_kernel =
+        binding.in_place.has_value() &&
+        binding.in_place->schema().name() == absl::StrCat(binding.facts->kernel, "_");
+    if (!of_kernel) binding.in_place.reset();
   }
   return binding;
 }

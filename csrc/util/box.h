@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -18,8 +19,14 @@ struct Interval {
   int64_t begin = 0;
   int64_t end = 0;
 
-  int64_t size() const { return std::max<int64_t>(end - begin, 0); }
+  // Of an interval of more than 2^63 - 1 integers, that number.
+  int64_t size() const {
+    int64_t n = 0;
+    if (empty()) return 0;
+    return __builtin_sub_overflow(end, begin, &n) ? std::numeric_limits<int64_t>::max() : n;
+  }
   bool empty() const { return end <= begin; }
+  bool HasPositions() const { return IsPosition(begin) && IsPosition(end); }
   bool Contains(const Interval& other) const {
     return other.empty() || (begin <= other.begin && other.end <= end);
   }

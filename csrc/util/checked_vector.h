@@ -2,7 +2,7 @@
 // An absl::InlinedVector whose element access throws std::out_of_range for a bad index. Abseil
 // itself ends the process, which may hold a user's work, and the core reads texts and rules that
 // anybody may write: a rule that asks a matrix for its third dimension gets an error (see
-// rules::Guarded).
+// rules::Guarded). CheckedSpan is an absl::Span with the same check.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 
 namespace spmd {
 
@@ -40,6 +41,20 @@ class CheckedVector : public absl::InlinedVector<T, N> {
   const T& front() const { return (*this)[0]; }
   T& back() { return (*this)[this->size() - 1]; }
   const T& back() const { return (*this)[this->size() - 1]; }
+};
+
+template <typename T>
+class CheckedSpan : public absl::Span<T> {
+ public:
+  using Base = absl::Span<T>;
+  using Base::Base;
+  CheckedSpan() = default;
+  CheckedSpan(Base other) : Base(other) {}  // NOLINT: it is one, with checks
+
+  T& operator[](size_t i) const {
+    if (i >= this->size()) ThrowOutOfRange(i, this->size());
+    return Base::data()[i];
+  }
 };
 
 }  // namespace spmd

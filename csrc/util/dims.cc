@@ -8,7 +8,7 @@ namespace spmd {
 
 int64_t NumElements(absl::Span<const int64_t> dims) {
   int64_t n = 1;
-  for (int64_t d : dims) n *= d;
+  for (int64_t d : dims) n = CheckedMul(n, d);
   return n;
 }
 

@@ -153,22 +153,20 @@ absl::StatusOr<OpFactors> AvgPoolBackwardFactors(const OpCall& call, int rank) {
 }
 
 absl::StatusOr<std::vector<ValueId>> AvgPoolByDimension(Builder& b, const OpCall& call,
-                                                        absl::Span<const ValueId> operands,
-                                                        int rank) {
+                                                        Operands operands, int rank) {
   return PoolByDimension(b, call, operands[0], call.operand(0).dims, call.results[0].dims, rank,
                          /*backward=*/false);
 }
 
 absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardInCoreOps(Builder& b, const OpCall& call,
-                                                              absl::Span<const ValueId> operands,
-                                                              int rank) {
+                                                              Operands operands, int rank) {
   if (!HasOneDivisor(call, call.results[0].dims, call.operand(0).dims, rank)) {
     return PoolByDimension(b, call, operands[0], call.results[0].dims, call.operand(0).dims, rank,
                            /*backward=*/true);
   }
   const Attributes lists = PoolLists(call, rank);
   int64_t divisor = 1;
-  for (int64_t k : lists.GetInts("kernel_size")) divisor *= k;
+  for (int64_t k : lists.GetInts("kernel_size")) divisor = CheckedMul(divisor, k);
   const Attr* const given = call.attrs().Find("divisor_override");
   const bool at_run_time = given != nullptr && std::holds_alternative<RuntimeScalar>(*given);
   divisor = at_run_time ? 1 : call.attrs().GetIntOr("divisor_override", divisor);
@@ -240,14 +238,15 @@ absl::StatusOr<OpFactors> AdaptiveAvgPoolBackwardFactors(const OpCall& call, int
 }
 
 absl::StatusOr<std::vector<ValueId>> AdaptiveAvgPoolByDimension(Builder& b, const OpCall& call,
-                                                                absl::Span<const ValueId> operands,
-                                                                int rank) {
+                                                                Operands operands, int rank) {
   return AdaptiveByDimension(b, call, operands[0], call.operand(0).dims, call.results[0].dims, rank,
                              /*backward=*/false);
 }
 
-absl::StatusOr<std::vector<ValueId>> AdaptiveAvgPoolBackwardByDimension(
-    Builder& b, const OpCall& call, absl::Span<const ValueId> operands, int rank) {
+absl::StatusOr<std::vector<ValueId>> AdaptiveAvgPoolBackwardByDimension(Builder& b,
+                                                                        const OpCall& call,
+                                                                        Operands operands,
+                                                                        int rank) {
   return AdaptiveByDimension(b, call, operands[0], call.results[0].dims, call.operand(0).dims, rank,
                              /*backward=*/true);
 }

@@ -36,7 +36,7 @@ std::optional<Resampling> ResamplingOf(const OpCall& call, const Border& border,
   r.start = -border.before;
   r.stop = r.start + 1;
   r.num_in = size;
-  r.num_out = size + border.before + border.after;
+  r.num_out = CheckedAdd(CheckedAdd(size, border.before), border.after);
   return r;
 }
 

@@ -15,10 +15,10 @@ absl::StatusOr<OpFactors> BorderFactors(const OpCall& call);
 // Applies spmd::resample along every padded dimension. Half-precision gradients are added up in
 // single precision. Returns no values where a padding is negative, which crops.
 absl::StatusOr<std::vector<ir::ValueId>> BorderByDimension(Builder& b, const ir::Graph& from,
-                                                           const ir::Node& node,
-                                                           absl::Span<const ir::ValueId> operands);
-absl::StatusOr<std::vector<ir::ValueId>> BorderBackwardByDimension(
-    Builder& b, const ir::Graph& from, const ir::Node& node,
-    absl::Span<const ir::ValueId> operands);
+                                                           const ir::Node& node, Operands operands);
+absl::StatusOr<std::vector<ir::ValueId>> BorderBackwardByDimension(Builder& b,
+                                                                   const ir::Graph& from,
+                                                                   const ir::Node& node,
+                                                                   Operands operands);
 
 }  // namespace spmd::rules

@@ -38,7 +38,9 @@ Sizes WithTrailing(const Dims& dims, size_t leading, const Sizes& trailing) {
   return sizes;
 }
 
-int64_t KernelPoints(const OpCall& call) { return PoolOf(call, 0).kernel * PoolOf(call, 1).kernel; }
+int64_t KernelPoints(const OpCall& call) {
+  return CheckedMul(PoolOf(call, 0).kernel, PoolOf(call, 1).kernel);
+}
 
 // Leading dimensions pass. Where the image has channels, the columns have (channels [kernel]).
 OpFactors WindowFactors(const OpCall& call, bool columns_are_result) {
@@ -105,7 +107,8 @@ absl::StatusOr<OpFactors> Im2ColFactors(const OpCall& call) {
 
 absl::StatusOr<std::vector<TensorType>> Im2ColTypes(const OpCall& call) {
   TensorType type = WithSpatialSizes(call.operand(0), call.attrs().GetInts("output_size"));
-  type.dims[type.dims.size() - kSpatial - 1] *= KernelPoints(call);
+  int64_t& channels = type.dims[type.dims.size() - kSpatial - 1];
+  channels = CheckedMul(channels, KernelPoints(call));
   return std::vector<TensorType>{std::move(type)};
 }
 
@@ -119,7 +122,8 @@ absl::StatusOr<OpFactors> Col2ImFactors(const OpCall& call) {
 
 absl::StatusOr<std::vector<TensorType>> Col2ImTypes(const OpCall& call) {
   TensorType type = WithSpatialSizes(call.operand(0), call.attrs().GetInts("size"));
-  type.dims[type.dims.size() - kSpatial - 1] /= KernelPoints(call);
+  int64_t& channels = type.dims[type.dims.size() - kSpatial - 1];
+  channels = FloorDiv(channels, KernelPoints(call));
   return std::vector<TensorType>{std::move(type)};
 }
 

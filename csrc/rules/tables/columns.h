@@ -14,11 +14,9 @@
 namespace spmd::rules {
 
 absl::StatusOr<std::vector<ir::ValueId>> Im2ColByPosition(Builder& b, const ir::Graph& from,
-                                                          const ir::Node& node,
-                                                          absl::Span<const ir::ValueId> operands);
+                                                          const ir::Node& node, Operands operands);
 absl::StatusOr<std::vector<ir::ValueId>> Col2ImByPosition(Builder& b, const ir::Graph& from,
-                                                          const ir::Node& node,
-                                                          absl::Span<const ir::ValueId> operands);
+                                                          const ir::Node& node, Operands operands);
 
 // spmd::im2col(Tensor image, int[] output_size, int[] kernel_size, int[] dilation, int[] padding,
 //              int[] stride) -> Tensor

@@ -14,7 +14,7 @@ using ir::ValueId;
 
 class BackwardWriter {
  public:
-  BackwardWriter(Builder& b, const ir::Node& node, absl::Span<const ValueId> operands)
+  BackwardWriter(Builder& b, const ir::Node& node, Operands operands)
       : b_(b),
         attrs_(node.attributes),
         grad_(operands[0]),
@@ -82,8 +82,7 @@ class BackwardWriter {
 }  // namespace
 
 absl::StatusOr<std::vector<ValueId>> TransposedAsDInput(Builder& b, const ir::Graph& from,
-                                                        const ir::Node& node,
-                                                        absl::Span<const ValueId> operands) {
+                                                        const ir::Node& node, Operands operands) {
   const Attributes& attrs = node.attributes;
   // Integers can be convolved but have no gradients, so conv_dinput does not support them.
   const DType dtype = b.type(operands[0]).dtype;
@@ -104,8 +103,7 @@ absl::StatusOr<std::vector<ValueId>> TransposedAsDInput(Builder& b, const ir::Gr
 }
 
 absl::StatusOr<std::vector<ValueId>> ConvolutionBackward(Builder& b, const ir::Graph& from,
-                                                         const ir::Node& node,
-                                                         absl::Span<const ValueId> operands) {
+                                                         const ir::Node& node, Operands operands) {
   const Attr* mask = node.attributes.Find("output_mask");
   const auto* wanted = mask == nullptr ? nullptr : std::get_if<std::vector<bool>>(mask);
   if (wanted == nullptr || wanted->size() != 3) {

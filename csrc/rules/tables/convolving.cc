@@ -137,14 +137,13 @@ absl::StatusOr<std::vector<TensorType>> ConvolutionTypes(const OpCall& call) {
   const TensorType& input = call.operand(0);
   const Dims& weight = call.operand(1).dims;
   TensorType type{input.dtype, {input.dims[0], weight[0]}};
-  if (IsTransposed(call)) type.dims[1] = weight[1] * Groups(call);
+  if (IsTransposed(call)) type.dims[1] = CheckedMul(weight[1], Groups(call));
   for (int d = kFirstSpatial; d < input.rank(); ++d) {
     const int i = d - kFirstSpatial;
     const Sliding window = SlidingOf(call, weight, i);
-    type.dims.push_back(IsTransposed(call)
-                            ? (input.dims[d] - 1) * window.stride - 2 * window.padding +
-                                  window.span() + SpatialEntry(call, "output_padding", i, 0)
-                            : window.OutputSize(input.dims[d]));
+    type.dims.push_back(IsTransposed(call) ? CheckedAdd(window.InputSize(input.dims[d]),
+                                                        SpatialEntry(call, "output_padding", i, 0))
+                                           : window.OutputSize(input.dims[d]));
   }
   for (int64_t n : type.dims) {
     if (n < 0) {

@@ -39,12 +39,12 @@ Attributes LocalConvDWeight(const OpCall& call, const OpFactors& factors, const 
 // for any other.
 absl::StatusOr<std::vector<ir::ValueId>> TransposedAsDInput(Builder& b, const ir::Graph& from,
                                                             const ir::Node& node,
-                                                            absl::Span<const ir::ValueId> operands);
+                                                            Operands operands);
 
 // aten::convolution_backward(grad, input, weight) -> gradients of input, weight, bias: one op for
 // each that "output_mask" asks for.
-absl::StatusOr<std::vector<ir::ValueId>> ConvolutionBackward(
-    Builder& b, const ir::Graph& from, const ir::Node& node,
-    absl::Span<const ir::ValueId> operands);
+absl::StatusOr<std::vector<ir::ValueId>> ConvolutionBackward(Builder& b, const ir::Graph& from,
+                                                             const ir::Node& node,
+                                                             Operands operands);
 
 }  // namespace spmd::rules

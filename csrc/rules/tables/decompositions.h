@@ -16,7 +16,6 @@ namespace spmd::rules {
 
 using Values = std::vector<ir::ValueId>;
 using ValuesOrStatus = absl::StatusOr<Values>;
-using Operands = absl::Span<const ir::ValueId>;
 
 // How a loss is reduced, as PyTorch numbers it (at::Reduction).
 struct LossReduction {

@@ -17,7 +17,7 @@ struct Diagonal {
       : rank(static_cast<int>(dims.size())),
         dim1(Wrap(attrs.GetIntOr("dim1", 0))),
         dim2(Wrap(attrs.GetIntOr("dim2", 1))),
-        row(std::max<int64_t>(-attrs.GetIntOr("offset", 0), 0)),
+        row(std::max<int64_t>(CheckedSub(0, attrs.GetIntOr("offset", 0)), 0)),
         column(std::max<int64_t>(attrs.GetIntOr("offset", 0), 0)),
         rows(dims[dim1]),
         length(std::max<int64_t>(std::min(dims[dim1] - row, dims[dim2] - column), 0)),

@@ -40,14 +40,13 @@ ir::ValueId OverFrequency(Builder& b, ir::ValueId grad, ir::ValueId indices, int
 }  // namespace
 
 absl::StatusOr<std::vector<ir::ValueId>> EmbeddingByRows(Builder& b, const ir::Graph& from,
-                                                         const ir::Node& node,
-                                                         absl::Span<const ir::ValueId> operands) {
+                                                         const ir::Node& node, Operands operands) {
   return std::vector<ir::ValueId>{RowsOf(b, operands[0], operands[1])};
 }
 
-absl::StatusOr<std::vector<ir::ValueId>> EmbeddingBackwardByRows(
-    Builder& b, const ir::Graph& from, const ir::Node& node,
-    absl::Span<const ir::ValueId> operands) {
+absl::StatusOr<std::vector<ir::ValueId>> EmbeddingBackwardByRows(Builder& b, const ir::Graph& from,
+                                                                 const ir::Node& node,
+                                                                 Operands operands) {
   const int64_t num_weights = node.attributes.GetInt("num_weights");
   ir::ValueId grad = operands[0];
   if (node.attributes.GetBoolOr("scale_grad_by_freq", false)) {

@@ -15,11 +15,10 @@ namespace spmd::rules {
 // aten::embedding(weight, indices) and its gradient, written as spmd::embedding and
 // spmd::embedding_dweight.
 absl::StatusOr<std::vector<ir::ValueId>> EmbeddingByRows(Builder& b, const ir::Graph& from,
-                                                         const ir::Node& node,
-                                                         absl::Span<const ir::ValueId> operands);
-absl::StatusOr<std::vector<ir::ValueId>> EmbeddingBackwardByRows(
-    Builder& b, const ir::Graph& from, const ir::Node& node,
-    absl::Span<const ir::ValueId> operands);
+                                                         const ir::Node& node, Operands operands);
+absl::StatusOr<std::vector<ir::ValueId>> EmbeddingBackwardByRows(Builder& b, const ir::Graph& from,
+                                                                 const ir::Node& node,
+                                                                 Operands operands);
 
 absl::StatusOr<std::vector<TensorType>> EmbeddingTypes(const OpCall& call);
 Attributes LocalEmbedding(const OpCall& call, const OpFactors& factors, const CutFactors& cut);

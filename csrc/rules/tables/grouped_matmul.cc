@@ -53,21 +53,19 @@ ValueId Product(Builder& b, ValueId self, ValueId mat2, ValueId offsets) {
                  {"first_index", int64_t{0}}});
 }
 
-ValueId OperandOr(absl::Span<const ValueId> operands, size_t i) {
+ValueId OperandOr(Operands operands, size_t i) {
   return i < operands.size() ? operands[i] : ir::kNoValue;
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<ValueId>> GroupedMatmul(Builder& b, const ir::Graph& from,
-                                                   const ir::Node& node,
-                                                   absl::Span<const ValueId> operands) {
+                                                   const ir::Node& node, Operands operands) {
   return std::vector<ValueId>{Product(b, operands[0], operands[1], OperandOr(operands, 2))};
 }
 
 absl::StatusOr<std::vector<ValueId>> ScaledGroupedMatmul(Builder& b, const ir::Graph& from,
-                                                         const ir::Node& node,
-                                                         absl::Span<const ValueId> operands) {
+                                                         const ir::Node& node, Operands operands) {
   const Dims self = b.type(operands[0]).dims, mat2 = b.type(operands[1]).dims;
   const ValueId offsets = OperandOr(operands, 4);
   ValueId left = b.Cast(operands[0], DType::kF32), right = b.Cast(operands[1], DType::kF32);

@@ -24,14 +24,13 @@ namespace spmd::rules {
 // aten::_grouped_mm(self, mat2, offs?, bias?), written as spmd::grouped_mm, or as aten::bmm if
 // there are no offsets.
 absl::StatusOr<std::vector<ir::ValueId>> GroupedMatmul(Builder& b, const ir::Graph& from,
-                                                       const ir::Node& node,
-                                                       absl::Span<const ir::ValueId> operands);
+                                                       const ir::Node& node, Operands operands);
 // aten::_scaled_grouped_mm(self, mat2, scale_a, scale_b, offs?, …): 8-bit operands with a float32
 // scale for each row of self and each column of mat2, and per group where the row or column does
 // not determine the group. The operands are widened to float32 and the result is rounded once.
-absl::StatusOr<std::vector<ir::ValueId>> ScaledGroupedMatmul(
-    Builder& b, const ir::Graph& from, const ir::Node& node,
-    absl::Span<const ir::ValueId> operands);
+absl::StatusOr<std::vector<ir::ValueId>> ScaledGroupedMatmul(Builder& b, const ir::Graph& from,
+                                                             const ir::Node& node,
+                                                             Operands operands);
 
 // spmd::grouped_mm(self, mat2, offsets; first_group, num_groups, first_index).
 absl::StatusOr<OpFactors> GroupedMatmulFactors(const OpCall& call);

@@ -144,8 +144,7 @@ absl::StatusOr<std::vector<TensorType>> StackTypes(const OpCall& call) {
 }
 
 absl::StatusOr<std::vector<ir::ValueId>> StackAsCat(Builder& b, const ir::Graph& from,
-                                                    const ir::Node& node,
-                                                    absl::Span<const ir::ValueId> operands) {
+                                                    const ir::Node& node, Operands operands) {
   const int64_t dim = OpCall::Of(from, node).Dim("dim", b.rank(operands[0]) + 1);
   std::vector<ir::ValueId> parts;
   for (ir::ValueId v : operands) parts.push_back(b.Call("aten::unsqueeze", {v}, {{"dim", dim}}));
@@ -178,7 +177,9 @@ absl::StatusOr<OpFactors> PadFactors(const OpCall& call) {
 absl::StatusOr<std::vector<TensorType>> PadTypes(const OpCall& call) {
   TensorType type = call.operand(0);
   const std::vector<Padding> padding = PaddingOf(call);
-  for (int d = 0; d < type.rank(); ++d) type.dims[d] += padding[d].before + padding[d].after;
+  for (int d = 0; d < type.rank(); ++d) {
+    type.dims[d] = CheckedAdd(CheckedAdd(type.dims[d], padding[d].before), padding[d].after);
+  }
   return std::vector<TensorType>{std::move(type)};
 }
 
@@ -200,8 +201,7 @@ bool PadsWithZero(const OpCall& call) {
 }
 
 absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph& from,
-                                                     const ir::Node& node,
-                                                     absl::Span<const ir::ValueId> operands) {
+                                                     const ir::Node& node, Operands operands) {
   const Attr* value = node.attributes.Find("value");
   if (value == nullptr || !std::holds_alternative<RuntimeScalar>(*value)) {
     return std::vector<ir::ValueId>{};
@@ -214,10 +214,10 @@ absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph
   for (int d = 0; d < type.rank(); ++d) {
     if (padding[d].none()) continue;
     const ir::ValueId i = b.Iota(type.dims[d], d, type.rank());
-    const ir::ValueId along =
-        b.Call("aten::logical_and",
-               {b.Call("aten::ge.Scalar", {i}, {{"other", padding[d].before}}),
-                b.Call("aten::lt.Scalar", {i}, {{"other", padding[d].before + sizes[d]}})});
+    const ir::ValueId along = b.Call(
+        "aten::logical_and",
+        {b.Call("aten::ge.Scalar", {i}, {{"other", padding[d].before}}),
+         b.Call("aten::lt.Scalar", {i}, {{"other", CheckedAdd(padding[d].before, sizes[d])}})});
     given = given == ir::kNoValue ? along : b.Call("aten::logical_and", {given, along});
   }
   if (given == ir::kNoValue) return std::vector<ir::ValueId>{b.Call("aten::alias", {operands[0]})};
@@ -288,8 +288,7 @@ Attributes LocalRoll(const OpCall& call, const OpFactors& factors, const CutFact
 }
 
 absl::StatusOr<std::vector<ir::ValueId>> RollAsVector(Builder& b, const ir::Graph& from,
-                                                      const ir::Node& node,
-                                                      absl::Span<const ir::ValueId> operands) {
+                                                      const ir::Node& node, Operands operands) {
   const TensorType type = b.type(operands[0]);
   const std::vector<int64_t> dims = node.attributes.GetIntsOr("dims", {});
   if (!dims.empty()) return std::vector<ir::ValueId>{};
@@ -317,6 +316,7 @@ absl::StatusOr<OpFactors> ReorderFactors(const OpCall& call) {
     f.OverResult(d, factor);
     std::vector<Interval> order;
     for (int64_t i : index) {
+      SPMD_REQUIRE(IsPosition(i), "index ", i, " is one of no tensor");
       if (!order.empty() && order.back().end == i && i > 0) {
         order.back().end = i + 1;
       } else {
@@ -348,7 +348,7 @@ absl::StatusOr<OpFactors> UnfoldFactors(const OpCall& call) {
     const int factor = f.Add(call.results[0].dims[d]);
     f.OverResult(d, factor);
     const ExprInterval shard = WindowShard();
-    f.OverWindow(0, d, factor, {shard.begin * step, shard.end * step + (size - step)});
+    f.OverWindow(0, d, factor, {shard.begin * step, shard.end * step + CheckedSub(size, step)});
   }
   f.OverResult(rank, f.AddWhole(call.results[0].dims[rank]));
   return f.Take();

@@ -22,8 +22,7 @@ absl::StatusOr<std::vector<TensorType>> CatTypes(const OpCall& call);
 absl::StatusOr<OpFactors> StackFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> StackTypes(const OpCall& call);
 absl::StatusOr<std::vector<ir::ValueId>> StackAsCat(Builder& b, const ir::Graph& from,
-                                                    const ir::Node& node,
-                                                    absl::Span<const ir::ValueId> operands);
+                                                    const ir::Node& node, Operands operands);
 
 absl::StatusOr<OpFactors> PadFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> PadTypes(const OpCall& call);
@@ -32,8 +31,7 @@ bool PadsWithZero(const OpCall& call);
 // Padding with a run-time number, which cannot be the fill of a window: pads with zeros, then
 // selects the number where the index is outside the operand.
 absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph& from,
-                                                     const ir::Node& node,
-                                                     absl::Span<const ir::ValueId> operands);
+                                                     const ir::Node& node, Operands operands);
 
 absl::StatusOr<OpFactors> FlipFactors(const OpCall& call);
 
@@ -42,8 +40,7 @@ absl::StatusOr<OpFactors> FlipFactors(const OpCall& call);
 absl::StatusOr<OpFactors> RollFactors(const OpCall& call);
 Attributes LocalRoll(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
 absl::StatusOr<std::vector<ir::ValueId>> RollAsVector(Builder& b, const ir::Graph& from,
-                                                      const ir::Node& node,
-                                                      absl::Span<const ir::ValueId> operands);
+                                                      const ir::Node& node, Operands operands);
 
 // reorder: result index i along "dim" is index[i] of the operand, zeros if that is -1. An empty
 // list leaves all as it is.

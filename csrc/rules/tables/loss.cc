@@ -45,8 +45,9 @@ absl::StatusOr<std::vector<TensorType>> CtcLossTypes(const OpCall& call) {
   const TensorType& log_probs = call.operand(0);
   const int64_t steps = log_probs.dims[0], batch = log_probs.dims[1];
   const int64_t longest = call.attrs().GetInt("longest");
-  return std::vector<TensorType>{{log_probs.dtype, {batch}},
-                                 {log_probs.dtype, {batch, steps, 2 * longest + 1}}};
+  return std::vector<TensorType>{
+      {log_probs.dtype, {batch}},
+      {log_probs.dtype, {batch, steps, CheckedAdd(CheckedMul(2, longest), 1)}}};
 }
 absl::StatusOr<std::vector<TensorType>> CtcLossBackwardTypes(const OpCall& call) {
   return std::vector<TensorType>{call.operand(1)};

@@ -47,15 +47,14 @@ absl::StatusOr<OpFactors> MaxPoolWithIndicesFactors(const OpCall& call, int rank
 }
 
 absl::StatusOr<std::vector<ValueId>> MaxPoolByOffset(Builder& b, const OpCall& call,
-                                                     absl::Span<const ValueId> operands, int rank) {
+                                                     Operands operands, int rank) {
   Attributes attrs = {{"output_size", SpatialSizes(call.results[0].dims, rank)}};
   return b.CallAll("spmd::max_pool", {operands[0]},
                    WithPlane(std::move(attrs), call, rank, call.operand(0).dims));
 }
 
 absl::StatusOr<std::vector<ValueId>> MaxPoolBackwardByOffset(Builder& b, const OpCall& call,
-                                                             absl::Span<const ValueId> operands,
-                                                             int rank) {
+                                                             Operands operands, int rank) {
   Attributes attrs = {{"input_size", SpatialSizes(call.operand(1).dims, rank)}};
   return b.CallAll("spmd::max_pool_dinput", {operands[0], operands[2]},
                    WithPlane(std::move(attrs), call, rank, call.operand(1).dims));

@@ -16,10 +16,9 @@ namespace spmd::rules {
 // max_pool_with_indices(self) -> out, indices, and its gradient (grad, self, indices).
 absl::StatusOr<OpFactors> MaxPoolWithIndicesFactors(const OpCall& call, int rank);
 absl::StatusOr<std::vector<ir::ValueId>> MaxPoolByOffset(Builder& b, const OpCall& call,
-                                                         absl::Span<const ir::ValueId> operands,
-                                                         int rank);
-absl::StatusOr<std::vector<ir::ValueId>> MaxPoolBackwardByOffset(
-    Builder& b, const OpCall& call, absl::Span<const ir::ValueId> operands, int rank);
+                                                         Operands operands, int rank);
+absl::StatusOr<std::vector<ir::ValueId>> MaxPoolBackwardByOffset(Builder& b, const OpCall& call,
+                                                                 Operands operands, int rank);
 
 // spmd::max_pool(Tensor input, int[] output_size, int[] kernel_size, int[] stride, int[] padding,
 //                int[] dilation, int[] offset, int[] plane) -> (Tensor out, Tensor indices)

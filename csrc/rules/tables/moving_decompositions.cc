@@ -51,6 +51,7 @@ ValuesOrStatus DecomposeChannelShuffle(Builder& b, const ir::Graph& from, const 
                                        Operands operands) {
   const Dims dims = b.type(operands[0]).dims;
   const int64_t groups = node.attributes.GetInt("groups");
+  SPMD_REQUIRE(groups > 0, "groups=", groups);
   Sizes split = {dims[0], groups, dims[1] / groups};
   split.insert(split.end(), dims.begin() + 2, dims.end());
   const ir::ValueId turned = Transposed(b, b.View(operands[0], split), 1, 2);
@@ -102,7 +103,8 @@ ValuesOrStatus DecomposeNarrowCopy(Builder& b, const ir::Graph& from, const ir::
   const int64_t dim = OpCall::Of(from, node).Dim("dim", rank);
   const int64_t given = node.attributes.GetInt("start");
   const int64_t start = given < 0 ? given + b.type(operands[0]).dims[dim] : given;
-  return Values{b.Slice(operands[0], dim, start, start + node.attributes.GetInt("length"))};
+  return Values{
+      b.Slice(operands[0], dim, start, CheckedAdd(start, node.attributes.GetInt("length")))};
 }
 
 }  // namespace spmd::rules

@@ -114,8 +114,7 @@ ValueId ClassesSecond(Builder& b, ValueId rows) {
 }  // namespace
 
 absl::StatusOr<std::vector<ValueId>> NllForward(Builder& b, const ir::Graph& from,
-                                                const ir::Node& node,
-                                                absl::Span<const ValueId> operands) {
+                                                const ir::Node& node, Operands operands) {
   ValueId logp = operands[0], target = operands[1];
   Dims row_dims = b.type(target).dims;
   if (b.rank(logp) == 1) {
@@ -128,8 +127,7 @@ absl::StatusOr<std::vector<ValueId>> NllForward(Builder& b, const ir::Graph& fro
 }
 
 absl::StatusOr<std::vector<ValueId>> NllBackward(Builder& b, const ir::Graph& from,
-                                                 const ir::Node& node,
-                                                 absl::Span<const ValueId> operands) {
+                                                 const ir::Node& node, Operands operands) {
   const Dims dims = b.type(operands[1]).dims;
   ValueId target = operands[2];
   if (b.rank(target) == 0) target = b.View(target, {1});
@@ -139,8 +137,7 @@ absl::StatusOr<std::vector<ValueId>> NllBackward(Builder& b, const ir::Graph& fr
 }
 
 absl::StatusOr<std::vector<ValueId>> Nll2dForward(Builder& b, const ir::Graph& from,
-                                                  const ir::Node& node,
-                                                  absl::Span<const ValueId> operands) {
+                                                  const ir::Node& node, Operands operands) {
   const Dims dims = b.type(operands[0]).dims, row_dims = b.type(operands[1]).dims;
   const ValueId image =
       OneLine(dims) ? b.View(operands[0], {dims[0], dims[1], dims[3]}) : operands[0];
@@ -150,8 +147,7 @@ absl::StatusOr<std::vector<ValueId>> Nll2dForward(Builder& b, const ir::Graph& f
 }
 
 absl::StatusOr<std::vector<ValueId>> Nll2dBackward(Builder& b, const ir::Graph& from,
-                                                   const ir::Node& node,
-                                                   absl::Span<const ValueId> operands) {
+                                                   const ir::Node& node, Operands operands) {
   const Dims dims = b.type(operands[1]).dims;
   const auto rows_of = [&](ValueId v) {
     return OneLine(dims) && b.rank(v) > 0 ? b.View(v, {dims[0], dims[3]}) : v;

@@ -14,19 +14,15 @@ namespace spmd::rules {
 
 // aten::nll_loss_forward(self, target, weight?) -> output, total_weight; self [n, c] or [c].
 absl::StatusOr<std::vector<ir::ValueId>> NllForward(Builder& b, const ir::Graph& from,
-                                                    const ir::Node& node,
-                                                    absl::Span<const ir::ValueId> operands);
+                                                    const ir::Node& node, Operands operands);
 // aten::nll_loss_backward(grad, self, target, weight?, total_weight).
 absl::StatusOr<std::vector<ir::ValueId>> NllBackward(Builder& b, const ir::Graph& from,
-                                                     const ir::Node& node,
-                                                     absl::Span<const ir::ValueId> operands);
+                                                     const ir::Node& node, Operands operands);
 // The same for self [n, c, h, w], target [n, h, w].
 absl::StatusOr<std::vector<ir::ValueId>> Nll2dForward(Builder& b, const ir::Graph& from,
-                                                      const ir::Node& node,
-                                                      absl::Span<const ir::ValueId> operands);
+                                                      const ir::Node& node, Operands operands);
 absl::StatusOr<std::vector<ir::ValueId>> Nll2dBackward(Builder& b, const ir::Graph& from,
-                                                       const ir::Node& node,
-                                                       absl::Span<const ir::ValueId> operands);
+                                                       const ir::Node& node, Operands operands);
 
 // spmd::nll_sum, spmd::nll_rows.
 absl::StatusOr<std::vector<TensorType>> NllSumTypes(const OpCall& call);
@@ -51,7 +47,7 @@ Attributes LocalCrossEntropyDInput(const OpCall& call, const OpFactors& factors,
 // reduction where the classes are sharded, and a tensor of tokens × classes in every case. The
 // gradient of nll may come through casts; it is not rounded then. nullopt if operand 0 is not the
 // result of an nll_dinput, or the softmax is not over the last dimension.
-std::optional<ir::ValueId> AsCrossEntropyDInput(Builder& b, absl::Span<const ir::ValueId> operands,
+std::optional<ir::ValueId> AsCrossEntropyDInput(Builder& b, Operands operands,
                                                 const Attributes& attributes);
 
 }  // namespace spmd::rules

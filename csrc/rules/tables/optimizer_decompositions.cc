@@ -29,7 +29,13 @@ class Step {
 
   int size() const { return node_.groups[0].size; }
   bool Has(int list) const { return node_.groups[list].size > 0; }
-  ir::ValueId At(int list, int i) const { return operands_[node_.groups[list].begin + i]; }
+  // Requires: i >= 0. Throws if the list is shorter.
+  ir::ValueId At(int list, int i) const {
+    const ir::OperandGroup& group = node_.groups[list];
+    SPMD_REQUIRE(i < group.size, "list ", list, " has ", group.size, " tensors for ", size(),
+                 " parameters");
+    return operands_[group.begin + i];
+  }
   // In the type that PyTorch's kernels compute in.
   ir::ValueId Wide(int list, int i) const { return Upcast(b_, At(list, i)); }
   // True only if the number is known to be 0, so that its summand can be left out.

@@ -69,21 +69,22 @@ ExprInterval Resampling::InputsOf(const ExprInterval& outputs) const {
   if (filter == "reflect") {
     // The last output is as far behind the last input as the mirrored input is before it.
     const Expr first = begin;
-    begin = Min(begin, 2 * (num_in - 1) - (end - 1));
+    begin = Min(begin, CheckedMul(2, CheckedSub(num_in, 1)) - (end - 1));
     end = Max(end, Expr(1) - first);
   }
-  return {Clamp(begin, 0, num_in - 1), Clamp(end, 1, num_in)};
+  return {Clamp(begin, 0, CheckedSub(num_in, 1)), Clamp(end, 1, num_in)};
 }
 
 ExprInterval Resampling::OutputsOf(const ExprInterval& inputs) const {
-  const Expr begin = Clamp(CeilDiv((inputs.begin + 1) * unit - stop, step), 0, num_out - 1);
+  const Expr begin =
+      Clamp(CeilDiv((inputs.begin + 1) * unit - stop, step), 0, CheckedSub(num_out, 1));
   const Expr end = Clamp(CeilDiv(inputs.end * unit - start, step), 1, num_out);
   // Outputs outside read inputs near the border: the first or last one or, if reflected, as many as
   // there are outputs outside.
-  const bool any_before = CeilDiv(unit - stop, step) > 0;
-  const bool any_after = CeilDiv(num_in * unit - start, step) < num_out;
-  const int64_t before = filter == "reflect" ? -First(0) : 0;
-  const int64_t after = filter == "reflect" ? End(num_out - 1) - num_in : 0;
+  const bool any_before = CeilDiv(CheckedSub(unit, stop), step) > 0;
+  const bool any_after = CeilDiv(CheckedSub(CheckedMul(num_in, unit), start), step) < num_out;
+  const int64_t before = filter == "reflect" ? CheckedSub(0, First(0)) : 0;
+  const int64_t after = filter == "reflect" ? CheckedSub(End(CheckedSub(num_out, 1)), num_in) : 0;
   return {any_before ? WhereNear(inputs.begin - before, 0, begin) : begin,
           any_after ? num_out - WhereNear(num_in - after - inputs.end, 0, num_out - end) : end};
 }

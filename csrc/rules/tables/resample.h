@@ -29,8 +29,12 @@ struct Resampling {
   int64_t num_in = 1, num_out = 1;
 
   // The inputs that one output reads, before those outside are replaced.
-  int64_t First(int64_t output) const { return FloorDiv(output * step + start, unit); }
-  int64_t End(int64_t output) const { return FloorDiv(output * step + stop, unit); }
+  int64_t First(int64_t output) const {
+    return FloorDiv(CheckedAdd(CheckedMul(output, step), start), unit);
+  }
+  int64_t End(int64_t output) const {
+    return FloorDiv(CheckedAdd(CheckedMul(output, step), stop), unit);
+  }
   // All inputs that `outputs` read, and all outputs that read any of `inputs`.
   ExprInterval InputsOf(const ExprInterval& outputs) const;
   ExprInterval OutputsOf(const ExprInterval& inputs) const;

@@ -164,9 +164,9 @@ static absl::StatusOr<std::vector<TensorType>> TypesOfRows(const OpCall& call, b
   const BlocksOfRows of = BlocksOfRows::Of(call);
   TensorType type = call.operand(0);
   const int64_t n = call.operand(1).dims[0];
-  SPMD_REQUIRE(type.dims[of.dim] == (apart ? n : n * of.blocks), call.ToString(),
+  SPMD_REQUIRE(type.dims[of.dim] == (apart ? n : CheckedMul(n, of.blocks)), call.ToString(),
                ": there are not as many rows as indices");
-  type.dims[of.dim] = apart ? n * of.blocks : n;
+  type.dims[of.dim] = apart ? CheckedMul(n, of.blocks) : n;
   return std::vector<TensorType>{type};
 }
 

@@ -115,6 +115,7 @@ absl::Status IndexAsSlice(const ir::Node& node, int64_t extent, Attributes* attr
   }
   int64_t i = std::get<int64_t>(*index);
   if (i < 0) i += extent;
+  SPMD_REQUIRE(i >= 0 && i < extent, "index ", std::get<int64_t>(*index), " of ", extent);
   attrs->Set("start", i);
   attrs->Set("end", i + 1);
   attrs->Set("step", int64_t{1});
@@ -192,9 +193,9 @@ absl::StatusOr<OpFactors> SelectBackwardFactors(const OpCall& call) {
   return SelectInverse(call, /*part=*/0, /*full_operand=*/false);
 }
 
-absl::StatusOr<std::vector<ir::ValueId>> SelectScatterAsSlice(
-    Builder& b, const ir::Graph& from, const ir::Node& node,
-    absl::Span<const ir::ValueId> operands) {
+absl::StatusOr<std::vector<ir::ValueId>> SelectScatterAsSlice(Builder& b, const ir::Graph& from,
+                                                              const ir::Node& node,
+                                                              Operands operands) {
   const int64_t dim = OpCall::Of(from, node).Dim("dim", b.rank(operands[0]));
   Attributes attrs = {{"dim", dim}};
   SPMD_RETURN_IF_ERROR(IndexAsSlice(node, b.type(operands[0]).dims[dim], &attrs));
@@ -202,9 +203,9 @@ absl::StatusOr<std::vector<ir::ValueId>> SelectScatterAsSlice(
   return std::vector<ir::ValueId>{b.Call("aten::slice_scatter", {operands[0], src}, attrs)};
 }
 
-absl::StatusOr<std::vector<ir::ValueId>> SelectBackwardAsSlice(
-    Builder& b, const ir::Graph& from, const ir::Node& node,
-    absl::Span<const ir::ValueId> operands) {
+absl::StatusOr<std::vector<ir::ValueId>> SelectBackwardAsSlice(Builder& b, const ir::Graph& from,
+                                                               const ir::Node& node,
+                                                               Operands operands) {
   const std::vector<int64_t>& sizes = node.attributes.GetInts("input_sizes");
   const int64_t dim = OpCall::Of(from, node).Dim("dim", static_cast<int>(sizes.size()));
   Attributes attrs = {{"input_sizes", sizes}, {"dim", dim}};

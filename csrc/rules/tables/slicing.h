@@ -32,12 +32,12 @@ absl::StatusOr<std::vector<TensorType>> InputSizesTypes(const OpCall& call);
 // slice_backward of a slice of length 1.
 absl::StatusOr<OpFactors> SelectScatterFactors(const OpCall& call);
 absl::StatusOr<OpFactors> SelectBackwardFactors(const OpCall& call);
-absl::StatusOr<std::vector<ir::ValueId>> SelectScatterAsSlice(
-    Builder& b, const ir::Graph& from, const ir::Node& node,
-    absl::Span<const ir::ValueId> operands);
-absl::StatusOr<std::vector<ir::ValueId>> SelectBackwardAsSlice(
-    Builder& b, const ir::Graph& from, const ir::Node& node,
-    absl::Span<const ir::ValueId> operands);
+absl::StatusOr<std::vector<ir::ValueId>> SelectScatterAsSlice(Builder& b, const ir::Graph& from,
+                                                              const ir::Node& node,
+                                                              Operands operands);
+absl::StatusOr<std::vector<ir::ValueId>> SelectBackwardAsSlice(Builder& b, const ir::Graph& from,
+                                                               const ir::Node& node,
+                                                               Operands operands);
 
 // spmd::slice_start: the dimension is whole, since the start may only be known at run time.
 absl::StatusOr<OpFactors> SliceStartFactors(const OpCall& call);

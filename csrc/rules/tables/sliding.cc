@@ -9,17 +9,18 @@
 namespace spmd::rules {
 
 ExprInterval Sliding::InputsOf(const ExprInterval& outputs) const {
-  return {outputs.begin * stride - padding, outputs.end * stride + (span() - stride - padding)};
+  return {outputs.begin * stride - padding,
+          outputs.end * stride + CheckedSub(CheckedSub(span(), stride), padding)};
 }
 
 ExprInterval Sliding::OutputsOf(const ExprInterval& inputs) const {
-  Expr begin = CeilDiv(inputs.begin + (padding - span() + 1), stride);
+  Expr begin = CeilDiv(inputs.begin + CheckedAdd(CheckedSub(padding, span()), 1), stride);
   if (span() < stride) begin = Min(begin, FloorDiv(inputs.begin + padding, stride));
-  return {begin, FloorDiv(inputs.end + (padding - 1), stride) + 1};
+  return {begin, FloorDiv(inputs.end + CheckedSub(padding, 1), stride) + 1};
 }
 
 Expr Sliding::OffsetWithin(const ExprInterval& inputs) const {
-  if (stride == 1) return span() - 1;
+  if (stride == 1) return CheckedSub(span(), 1);
   return inputs.begin + padding - OutputsOf(inputs).begin * stride;
 }
 

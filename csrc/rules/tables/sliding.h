@@ -23,16 +23,22 @@ struct Sliding {
   int64_t padding = 0;
   int64_t dilation = 1;
 
-  int64_t span() const { return (kernel - 1) * dilation + 1; }
+  int64_t span() const { return CheckedAdd(CheckedMul(CheckedSub(kernel, 1), dilation), 1); }
   // True if output i is a function of input i alone.
   bool IsPointwise() const { return span() == 1 && stride == 1 && padding == 0; }
   // True if the windows are disjoint, adjacent and cover `extent` exactly, so that the input is
   // (output kernel).
   bool Tiles(int64_t extent) const {
-    return kernel == stride && padding == 0 && dilation == 1 && extent % kernel == 0;
+    return kernel > 0 && kernel == stride && padding == 0 && dilation == 1 && extent % kernel == 0;
   }
   int64_t OutputSize(int64_t input) const {
-    return FloorDiv(input + 2 * padding - span(), stride) + 1;
+    return CheckedAdd(
+        FloorDiv(CheckedSub(CheckedAdd(input, CheckedMul(2, padding)), span()), stride), 1);
+  }
+  // The fewest inputs of which there are so many outputs.
+  int64_t InputSize(int64_t output) const {
+    return CheckedAdd(CheckedSub(CheckedMul(CheckedSub(output, 1), stride), CheckedMul(2, padding)),
+                      span());
   }
 
   ExprInterval InputsOf(const ExprInterval& outputs) const;
@@ -69,12 +75,11 @@ template <int Rank, Attributes (*F)(const OpCall&, const OpFactors&, const CutFa
 Attributes LocalOfRank(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
   return F(call, factors, cut, Rank);
 }
-using RankedDecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(
-    Builder&, const OpCall&, absl::Span<const ir::ValueId>, int);
+using RankedDecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(Builder&, const OpCall&,
+                                                                       Operands, int);
 template <int Rank, RankedDecomposeFn F>
 absl::StatusOr<std::vector<ir::ValueId>> DecomposeOfRank(Builder& b, const ir::Graph& from,
-                                                         const ir::Node& node,
-                                                         absl::Span<const ir::ValueId> operands) {
+                                                         const ir::Node& node, Operands operands) {
   return F(b, OpCall::Of(from, node), operands, Rank);
 }
 

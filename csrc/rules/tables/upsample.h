@@ -39,9 +39,8 @@ Attributes LocalUpsampleBackward(const OpCall& call, const OpFactors& factors,
 // where aten ignores it for some sizes, where rounding decides which input is nearest, or where
 // results are rounded to integers.
 absl::StatusOr<std::vector<ir::ValueId>> UpsampleByDimension(Builder& b, const OpCall& call,
-                                                             absl::Span<const ir::ValueId> operands,
-                                                             int rank);
-absl::StatusOr<std::vector<ir::ValueId>> UpsampleBackwardByDimension(
-    Builder& b, const OpCall& call, absl::Span<const ir::ValueId> operands, int rank);
+                                                             Operands operands, int rank);
+absl::StatusOr<std::vector<ir::ValueId>> UpsampleBackwardByDimension(Builder& b, const OpCall& call,
+                                                                     Operands operands, int rank);
 
 }  // namespace spmd::rules

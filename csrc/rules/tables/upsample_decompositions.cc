@@ -146,8 +146,7 @@ absl::StatusOr<std::vector<ValueId>> ByDimension(Builder& b, const OpCall& call,
 }  // namespace
 
 absl::StatusOr<std::vector<ValueId>> UpsampleByDimension(Builder& b, const OpCall& call,
-                                                         absl::Span<const ValueId> operands,
-                                                         int rank) {
+                                                         Operands operands, int rank) {
   const Dims& in = call.operand(0).dims;
   const Dims& out = call.results[0].dims;
   const auto one = [&](ValueId x, int i, int d, bool resamples) -> std::optional<ValueId> {
@@ -164,8 +163,7 @@ absl::StatusOr<std::vector<ValueId>> UpsampleByDimension(Builder& b, const OpCal
 }
 
 absl::StatusOr<std::vector<ValueId>> UpsampleBackwardByDimension(Builder& b, const OpCall& call,
-                                                                 absl::Span<const ValueId> operands,
-                                                                 int rank) {
+                                                                 Operands operands, int rank) {
   const Dims& in = call.results[0].dims;
   const Dims& out = call.operand(0).dims;
   const auto one = [&](ValueId grad, int i, int d, bool resamples) -> std::optional<ValueId> {

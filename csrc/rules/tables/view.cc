@@ -38,8 +38,7 @@ std::vector<int64_t> Squeezed(const OpCall& call, const std::vector<int>& kept) 
 }
 template <SourceFn Source>
 absl::StatusOr<std::vector<ir::ValueId>> AsSqueezeDims(Builder& b, const ir::Graph& from,
-                                                       const ir::Node& node,
-                                                       absl::Span<const ir::ValueId> operands) {
+                                                       const ir::Node& node, Operands operands) {
   const OpCall call = OpCall::Of(from, node);
   std::vector<int64_t> dims = Squeezed(call, Source(call));
   if (dims.empty()) return std::vector<ir::ValueId>{operands[0]};
@@ -97,6 +96,7 @@ constexpr auto kViewRows = Rows(
             .Local(LocalInputSizes)
             .Decomposes(DecomposeDiagEmbed),
         Computed("aten::diagonal_scatter", DiagonalScatterFactors)
+            .With(&OpFacts::kernel, "spmd::diagonal_scatter")  // of windows, too
             .Jointly({0, 1})
             .Monotone()
             .Types(SameTypes)
@@ -122,6 +122,7 @@ constexpr auto kViewRows = Rows(
             .With(&OpFacts::dims, DimsUse::kInDim)
             .With(&OpFacts::sizes, "input_sizes"),
         Computed("aten::select_scatter", SelectScatterFactors)
+            .With(&OpFacts::kernel, "spmd::select_scatter")  // of windows, too
             .Jointly({0, 1})
             .Monotone()
             .Types(SameTypes)
@@ -143,6 +144,7 @@ constexpr auto kViewRows = Rows(
             .With(&OpFacts::sizes, "input_sizes")
             .With(&OpFacts::blocks, BlockUse::kPlace),
         Computed("aten::slice_scatter", SliceScatterFactors)
+            .With(&OpFacts::kernel, "spmd::slice_scatter")  // of windows, too
             .Jointly({0, 1})
             .Monotone()
             .Types(SameTypes)

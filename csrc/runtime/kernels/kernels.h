@@ -211,7 +211,13 @@ Tensor Reorder(const Tensor& x, int64_t dim, IntArrayRef index);
 Tensor SliceStart(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 Tensor SliceStartScatter(const Tensor& x, const Tensor& src, int64_t dim, int64_t start);
 Tensor& SliceStartScatter_(Tensor& x, const Tensor& src, int64_t dim, int64_t start);
-// In-place forms of aten::slice_scatter and aten::select_scatter, which aten does not have.
+// As aten's, also for windows that share memory, of which aten's kernels write all that share it.
+Tensor SliceScatter(const Tensor& x, const Tensor& src, int64_t dim, std::optional<int64_t> start,
+                    std::optional<int64_t> end, int64_t step);
+Tensor SelectScatter(const Tensor& x, const Tensor& src, int64_t dim, int64_t index);
+Tensor DiagonalScatter(const Tensor& x, const Tensor& src, int64_t offset, int64_t dim1,
+                       int64_t dim2);
+// In-place forms of the first two, which aten does not have.
 Tensor& SliceScatter_(Tensor& x, const Tensor& src, int64_t dim, std::optional<int64_t> start,
                       std::optional<int64_t> end, int64_t step);
 Tensor& SelectScatter_(Tensor& x, const Tensor& src, int64_t dim, int64_t index);

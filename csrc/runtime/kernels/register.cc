@@ -237,6 +237,15 @@ void DefineSimpleOps(torch::Library& l) {
   Define(l, "slice_start_scatter_",
          "slice_start_scatter_(Tensor(a!) x, Tensor src, int dim, int start) -> Tensor(a!)",
          &k::SliceStartScatter_);
+  Define(l, "slice_scatter",
+         "slice_scatter(Tensor x, Tensor src, int dim=0, int? start=None, int? end=None, int "
+         "step=1) -> Tensor",
+         &k::SliceScatter);
+  Define(l, "select_scatter", "select_scatter(Tensor x, Tensor src, int dim, int index) -> Tensor",
+         &k::SelectScatter);
+  Define(l, "diagonal_scatter",
+         "diagonal_scatter(Tensor x, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor",
+         &k::DiagonalScatter);
   Define(l, "slice_scatter_",
          "slice_scatter_(Tensor(a!) x, Tensor src, int dim=0, int? start=None, int? end=None, int "
          "step=1) -> Tensor(a!)",

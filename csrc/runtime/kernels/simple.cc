@@ -98,6 +98,24 @@ Tensor& SliceStartScatter_(Tensor& x, const Tensor& src, int64_t dim, int64_t st
   return x;
 }
 
+Tensor SliceScatter(const Tensor& x, const Tensor& src, int64_t dim, std::optional<int64_t> start,
+                    std::optional<int64_t> end, int64_t step) {
+  Tensor result = x.clone();
+  return SliceScatter_(result, src, dim, start, end, step);
+}
+
+Tensor SelectScatter(const Tensor& x, const Tensor& src, int64_t dim, int64_t index) {
+  Tensor result = x.clone();
+  return SelectScatter_(result, src, dim, index);
+}
+
+Tensor DiagonalScatter(const Tensor& x, const Tensor& src, int64_t offset, int64_t dim1,
+                       int64_t dim2) {
+  Tensor result = x.clone();
+  result.diagonal(offset, dim1, dim2).copy_(src);
+  return result;
+}
+
 Tensor& SliceScatter_(Tensor& x, const Tensor& src, int64_t dim, std::optional<int64_t> start,
                       std::optional<int64_t> end, int64_t step) {
   x.slice(dim, start, end, step).copy_(src);

@@ -178,28 +178,62 @@ void WriteDown(const std::string& text, const std::string& steps) {
   }
 }
 
+// Runs the text; records a failure if that ends in an exception or an internal error. Returns
+// whether the text was run, not refused.
+bool IsRun(const std::string& text, const std::string& steps, const std::string& which) {
+  WriteDown(text, steps);
+  const auto fail = [&](absl::string_view what) {
+    ADD_FAILURE() << which << ", --pass=" << steps << ": " << what << "\n" << text;
+  };
+  try {
+    const auto result = opt::RunSteps(text, opt::SplitSteps(steps));
+    const absl::string_view message = result.status().message();
+    if (absl::StrContains(message, "internal error") || absl::StrContains(message, "std::")) {
+      fail(message);
+    }
+    return result.ok();
+  } catch (const std::exception& e) {
+    fail(e.what());
+    return false;
+  }
+}
+
 TEST(Fuzz, AnyTextIsRunOrRefused) {
   const Settings settings = SettingsFromEnvironment();
   ASSERT_GT(settings.corpus.size(), 50u);
   Fuzzer fuzzer(settings.corpus, settings.seed);
-  int ran = 0, refused = 0;
+  int ran = 0;
   for (int i = 0; i < settings.mutations; ++i) {
     const std::string text = fuzzer.Text(), steps = fuzzer.Steps();
-    WriteDown(text, steps);
-    try {
-      const auto result = opt::RunSteps(text, opt::SplitSteps(steps));
-      ++(result.ok() ? ran : refused);
-      const absl::string_view message = result.status().message();
-      if (absl::StrContains(message, "internal error") || absl::StrContains(message, "std::")) {
-        ADD_FAILURE() << "mutation " << i << ", --pass=" << steps << ": " << message << "\n"
-                      << text;
-      }
-    } catch (const std::exception& e) {
-      ADD_FAILURE() << "mutation " << i << ", --pass=" << steps << ": " << e.what() << "\n" << text;
-    }
+    ran += IsRun(text, steps, absl::StrCat("mutation ", i));
   }
   EXPECT_GT(ran, settings.mutations / 20);
-  EXPECT_GT(refused, settings.mutations / 20);
+  EXPECT_GT(settings.mutations - ran, settings.mutations / 20);
+}
+
+// Each number of each text in turn. What is computed of them may not overflow, which only a
+// sanitizer sees. With SPMD_FUZZ every step is run on each, else one.
+TEST(Fuzz, AnyNumberIsRunOrRefused) {
+  const bool every_step = std::getenv("SPMD_FUZZ") != nullptr;
+  int64_t turn = 0;
+  for (const std::string& text : SettingsFromEnvironment().corpus) {
+    const std::vector<std::string> tokens = TokensOf(text);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      int64_t ignored;
+      if (!absl::SimpleAtoi(tokens[i], &ignored)) continue;
+      for (const char* number : {"9223372036854775807", "-9223372036854775808"}) {
+        std::vector<std::string> changed = tokens;
+        changed[i] = number;
+        const std::string with = absl::StrJoin(changed, "");
+        const auto run = [&](const char* steps) { IsRun(with, steps, absl::StrCat("token ", i)); };
+        if (every_step) {
+          for (const char* steps : kSteps) run(steps);
+        } else {
+          run(kSteps[turn++ % std::size(kSteps)]);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -75,6 +75,12 @@ TEST(VerifierTest, ShardingsFitTypes) {
   EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: 0..1 of 8 chunk 2) = call f()"),
             "value %0: window of dimension 0 over 8 indices with chunk 2; the chunk must be at "
             "least 3");
+  EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: 0..1 of 8 order(4..8,0..3)) = call f()"),
+            "value %0: the order of dimension 0 has 7 indices, not 8");
+  EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: 0..1 of 8 order(0..9223372036854775807)) = "
+                    "call f()"),
+            "value %0: the order of dimension 0 has the indices [0,9223372036854775807), which no "
+            "tensor has");
   EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: start(r0,1)..1 of 8) = call f()"),
             "value %0: the window of dimension 0 refers to start(r0,1); it may use start(r0,0), "
             "size(r0,0), extent(r0,0) and coordinates along the dimension's axes");

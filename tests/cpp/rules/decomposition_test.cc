@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "csrc/ir/verifier.h"
 #include "csrc/reference/interpreter.h"
 #include "csrc/rules/builder.h"
@@ -299,6 +300,38 @@ TEST(Decomposition, MaskedResultsHaveNoValue) {
   ASSERT_EQ(graph.outputs().size(), 2u);
   EXPECT_EQ(graph.type(graph.outputs()[0].value).dims, (Dims{3, 4}));
   EXPECT_EQ(graph.type(graph.outputs()[1].value).dims, (Dims{4}));
+}
+
+// PyTorch does not compare the lengths of an optimizer's lists where it is called as a function.
+TEST(Decomposition, AnOptimizersListThatIsTooShortIsRefused) {
+  const OneOp op(
+      "f32[3], f32[4], f32[3] = aten::_fused_sgd([f32[3], f32[4]], [f32[3]], [], _, _, "
+      "weight_decay=0.0, momentum=0.0, lr=0.1, dampening=0.0, nesterov=false, maximize=false, "
+      "is_first_step=false)");
+  ir::Graph out;
+  std::vector<ir::ValueId> operands;
+  for (const ir::ValueId v : op.node().operands) {
+    operands.push_back(v == ir::kNoValue ? v : out.AddInput(op.graph().type(v)));
+  }
+  Builder builder(&out, 0, -1);
+  const absl::Status status =
+      Decomposed(op.rule(), builder, op.graph(), op.node(), operands).status();
+  EXPECT_EQ(status.message(),
+            absl::StrCat(op.call().ToString(), ": list 1 has 1 tensors for 2 parameters"));
+}
+
+// An operand that is absent has no type, and there is none behind the last one.
+TEST(Decomposition, ReadsNoOperandThatThereIsNot) {
+  const OneOp op("f32[3,4] = aten::_softmax(f32[3,4], dim=1, half_to_float=false)");
+  ir::Graph out;
+  out.AddInput(op.graph().type(0));
+  Builder builder(&out, 0, -1);
+  for (const std::vector<ir::ValueId>& operands :
+       {std::vector<ir::ValueId>{ir::kNoValue}, std::vector<ir::ValueId>{}}) {
+    const absl::Status status =
+        Decomposed(op.rule(), builder, op.graph(), op.node(), operands).status();
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("is outside of a list of "));
+  }
 }
 
 TEST(Decomposition, RunTimeLearningRatesStayRunTime) {

@@ -58,6 +58,9 @@ TEST(GraphVerifier, NamesTheCallAndWhatDoesNotFit) {
       {"%0: f32[4,4] = aten::mm(%x, %x)", "sizes 6 and 4 of one factor differ"},
       {"%0: f32[4,6] = aten::softplus(%x, beta=\"a\")", "argument beta=\"a\" should be Scalar"},
       {"%0: f32[2,2] = aten::view(%x, size=[2,2])", "aten::view"},
+      {"%0: f32[4,6] = aten::view(%x, size=[16,-9223372036854775808])", "a number is too large"},
+      {"%0: f32[4,6] = spmd::reorder(%x, dim=0, index=[0,1,2,9223372036854775807])",
+       "index 9223372036854775807 is one of no tensor"},
   };
   for (const auto& [node, expected] : cases) {
     const absl::Status status = Verified(node);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 #include <set>
 
@@ -24,6 +25,21 @@ Box RandomBox(std::mt19937& rng) {
     box.push_back({begin, begin + static_cast<int64_t>(rng() % 5)});
   }
   return box;
+}
+
+TEST(BoxTest, IntervalsOfAnyBoundsHaveASize) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ((Interval{kLeast, kMost}.size()), kMost);
+  EXPECT_EQ((Interval{kMost, kLeast}.size()), 0);
+  EXPECT_EQ((Interval{0, kMost}.size()), kMost);
+  EXPECT_FALSE((Interval{0, kMost}.HasPositions()));
+  EXPECT_TRUE((Interval{-kMaxElements, kMaxElements}.HasPositions()));
+}
+
+TEST(BoxTest, NumbersThatAreTooLargeAreRefused) {
+  EXPECT_THROW(NumElements({16, std::numeric_limits<int64_t>::min()}), std::domain_error);
+  EXPECT_EQ(NumElements({16, 0, 3}), 0);
 }
 
 TEST(BoxTest, AgreesWithSetsOfPoints) {

@@ -983,6 +983,38 @@ def test_recomputation_inside(mesh):
     spmd.shard_map(identity, mesh, P(axes, None), P(axes, None))(x.to("spmd"))  # nothing is open
 
 
+REDUCTIONS = {"sum": spmd.psum, "mean": spmd.pmean, "amax": spmd.pmax, "amin": spmd.pmin}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("order", [("x", "y"), ("y", "x")])
+def test_shards_are_reduced_and_then_devices_along_two_axes(order, dim, name):
+    mesh, t = spmd.make_mesh((2, 3), ("x", "y")), numbers(12, 12)
+    spec = P(order) if dim == 0 else P(None, order)
+    f = spmd.shard_map(lambda t: REDUCTIONS[name](getattr(t, name)(dim), order), mesh, spec, P())
+    torch.testing.assert_close(f(t.to("spmd")).cpu(), getattr(t, name)(dim))
+
+
+COLUMNS = P(None, "x")
+
+
+@pytest.mark.parametrize("specs", [(P(), P("x")), (P("x"), P()), (COLUMNS, COLUMNS), (P(), P())])
+def test_products_are_computed_again_as_they_were(four, specs):
+    """A product of a matrix that does not vary with one that does is another op in a region."""
+
+    def layer(t, w):
+        return spmd.psum(torch.nn.functional.linear(t, w).sin().sum(), "x")
+
+    def run(f):
+        t, w = (numbers(8, 4, seed=i).to("spmd").requires_grad_() for i in range(2))
+        spmd.shard_map(f, four, specs, P())(t, w).square().backward()
+        return t.grad.cpu(), w.grad.cpu()
+
+    for ours, expected in zip(run(spmd.remat(layer)), run(layer), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
 def test_functional_collectives_of_torch(four):
     """With the name of an axis as the group, they are the collectives along it."""
     c10d, x = torch.ops._c10d_functional, numbers(8, 4)

@@ -68,6 +68,22 @@ def test_writes_through_unfold_and_expanded_tensors(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("scale", [1, 2])  # windows of data, and of what the program computes
+def test_writes_into_a_copy_of_windows(device, scale):
+    windows = (torch.arange(4.0, device=device) * scale).unfold(0, 2, 1)
+    copies = [windows.clone() for _ in range(3)]
+    copies[0][0] = 9
+    copies[1][:1].fill_(9)
+    copies[2].diagonal().zero_()
+    assert (
+        copies[0].tolist()
+        == copies[1].tolist()
+        == [[9, 9], [scale, 2 * scale], windows[2].tolist()]
+    )
+    assert copies[2].tolist() == [[0, scale], [scale, 0], windows[2].tolist()]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_writes_that_overlap_what_they_read_in_part_are_refused(device):
     x = torch.ones(4, 3, device=device)
     with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to"):

@@ -246,10 +246,35 @@ def test_an_error_of_the_compiler_says_what_was_lost():
     options = dict(weight_decay=0.0, momentum=0.0, lr=0.1, dampening=0.0)
     flags = dict(nesterov=False, maximize=False, is_first_step=False)
     bad = torch.ops.aten._fused_sgd(lists[:2], lists[2:], [], **options, **flags)
-    with pytest.raises(RuntimeError, match="internal error"):
+    with pytest.raises(ValueError, match="list 1 has 1 tensors for 2 parameters"):
         made.cpu()
-    with pytest.raises(RuntimeError, match="lost"):
+    with pytest.raises(ValueError, match="lost"):
         made.cpu()
-    with pytest.raises(RuntimeError, match="lost"):
+    with pytest.raises(ValueError, match="lost"):
         bad[0][0].cpu()
     assert given.tolist() == [2.0] * 3  # as it was
+
+
+OF_ADAM = dict(lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8, amsgrad=False)
+OF_ADAM["maximize"] = False
+OF_ADAGRAD = dict(lr=0.1, lr_decay=0.0, weight_decay=0.0, eps=1e-8, maximize=False)
+OF_SGD = dict(weight_decay=0.0, momentum=0.9, lr=0.1, dampening=0.0, nesterov=False)
+OF_SGD |= dict(maximize=False, is_first_step=False)
+
+
+@pytest.mark.parametrize(
+    ("op", "lists", "options", "words"),
+    [
+        ("_fused_adam", (2, 1, 2, 2, 0, 2), OF_ADAM, "list 1 has 1 tensors for 2 parameters"),
+        ("_fused_adam", (2, 2, 2, 2, 0, 1), OF_ADAM, "list 5 has 1 tensors for 2 parameters"),
+        ("_fused_adagrad", (2, 2, 1, 2), OF_ADAGRAD, "list 2 has 1 tensors for 2 parameters"),
+        ("_fused_sgd", (2, 2, 1), OF_SGD, "list 2 has 1 tensors for 2 parameters"),
+        ("_fused_sgd", (2, 2, 0), OF_SGD, "list 2 has 0 tensors for 2 parameters"),
+    ],
+)
+def test_a_function_of_lists_that_differ_in_length_is_refused(op, lists, options, words):
+    """All tensors are of one shape, so that reading one of another list would go unnoticed."""
+    given = [[torch.ones(()).to("spmd") for _ in range(count)] for count in lists]
+    results = getattr(torch.ops.aten, op)(*given, **options)
+    with pytest.raises(ValueError, match=words):
+        results[0][0].cpu()
