@@ -88,6 +88,24 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
   return at::compositeimplicitautograd::reshape_symint(self, size);
 }
 
+// One product of a sparse matrix and all matrices of a batch: a sparse one cannot be repeated for
+// each. nullopt for other operands.
+std::optional<at::Tensor> SparseProduct(const at::Tensor& a, const at::Tensor& b) {
+  const auto is_sparse = [](const at::Tensor& t) { return t.is_sparse() && t.dim() == 2; };
+  const auto is_batch = [](const at::Tensor& t) {
+    return t.layout() == at::kStrided && t.dim() == 3;
+  };
+  if (is_sparse(a) && is_batch(b)) {
+    const at::Tensor columns = b.transpose(0, 1).flatten(1);
+    return at::mm(a, columns).unflatten(1, {b.size(0), b.size(2)}).transpose(0, 1);
+  }
+  if (is_batch(a) && is_sparse(b)) {
+    const at::Tensor rows = a.flatten(0, 1);
+    return at::mm(b.t(), rows.t()).t().unflatten(0, {a.size(0), a.size(1)});
+  }
+  return std::nullopt;
+}
+
 // PyTorch's kernel reshapes operands until one product of matrices is left. Three cases need fewer
 // ops here. For batches of equally many matrices, it makes six, five of which change nothing. Of a
 // matrix that requires a gradient and a batch, it merges the batch with the rows of the transposed
@@ -96,7 +114,9 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
 // the gradient of the matrix, a sum over lanes, is a partial sum without a copy for each. All give
 // the same strides as PyTorch's.
 at::Tensor MatrixProduct(c10::DispatchKeySet keys, const at::Tensor& a, const at::Tensor& b) {
-  const bool plain = Buffer::IsOurs(a) && Buffer::IsOurs(b) && IsNext(keys) &&
+  if (std::optional<at::Tensor> product = SparseProduct(a, b)) return *std::move(product);
+  const bool dense = a.layout() == at::kStrided && b.layout() == at::kStrided;
+  const bool plain = dense && Buffer::IsOurs(a) && Buffer::IsOurs(b) && IsNext(keys) &&
                      a.scalar_type() == b.scalar_type() && a.dim() >= 2 && b.dim() >= 3 &&
                      b.numel() > 0 && a.size(-1) == b.size(-2);
   if (plain && a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0)) return at::bmm(a, b);

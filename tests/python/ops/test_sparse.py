@@ -14,7 +14,7 @@ import torchgen
 from torch import nn
 
 import torch_spmd as spmd
-from torch_spmd import _C
+from torch_spmd import _C, P
 
 pytestmark = [
     pytest.mark.modes("coalesced"),
@@ -496,6 +496,31 @@ def test_cut_values_make_partial_sums(mesh, nnz):
         # The product and the dense operand's gradient; neither the values nor the operand.
         assert {kind for kind, _ in collectives} == {"all_reduce"}
         assert sum(size for _, size in collectives) == 2 * 64 * 16 * 4
+
+
+IN_REGIONS = {
+    "left": (lambda s, t: s @ t, P(None, "x")),
+    "sparse.mm": (lambda s, t: torch.sparse.mm(s, t), P(None, "x")),
+    "right": (lambda s, t: t.t() @ s.t(), P("x")),
+}
+
+
+@pytest.mark.parametrize("name", IN_REGIONS)
+def test_products_with_shards(mesh, name):
+    """A sparse matrix from outside is whole in a manual region."""
+    product, spec = IN_REGIONS[name]
+
+    def run(device):
+        values = matrix()._values().to(device).requires_grad_()
+        s = torch.sparse_coo_tensor(matrix()._indices().to(device), values, (7, 5)).coalesce()
+        t = random(5, 8).to(device).requires_grad_()
+        f = spmd.shard_map(lambda t: product(s, t), mesh, P(None, "x"), spec)
+        y = f(t) if device == "spmd" else product(s, t)
+        (y * torch.arange(56.0, device=device).view(y.shape)).sum().backward()
+        return y.detach(), t.grad, values.grad
+
+    for got, want in zip(run("spmd"), run("cpu"), strict=True):
+        assert_same(got, want)
 
 
 def test_a_dense_operand_cut_by_rows_is_not_sent(mesh):
