@@ -19,27 +19,40 @@ from torch_spmd import P
 
 BACKEND = "cpu"
 DEVICES = 4
-Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+BUDGET = 1.05
+Function = Callable[..., Tensor]
 
 
 def automatic(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return torch.tanh(x @ up) @ down
 
 
-def by_hand(mesh: spmd.Mesh) -> Function:
+def stack(layer: Function, x: Tensor, *weights: Tensor) -> Tensor:
+    """Layers with residuals, whose weights come in pairs."""
+    for up, down in zip(weights[::2], weights[1::2]):
+        x = x + layer(x, up, down)
+    return x
+
+
+def by_hand(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """Megatron's MLP: a device has a part of the hidden features."""
+    return spmd.psum(automatic(x, up, down), "x")
+
+
+def in_regions(mesh: spmd.Mesh, function: Function, layers: int) -> Function:
+    """The function of so many layers in a region of its own."""
     region: Function = spmd.shard_map(
-        lambda x, up, down: spmd.psum(torch.tanh(x @ up) @ down, "x"),
+        function,
         mesh,
-        in_specs=(P(None, None), P(None, "x"), P("x", None)),
+        in_specs=(P(None, None), *[P(None, "x"), P("x", None)] * layers),
         out_specs=P(None, None),
     )
     return region
 
 
 def step_of(function: Function, mesh: spmd.Mesh, width: int, layers: int, wait: bool) -> Step:
-    """Forwards and backwards through layers of an MLP. Without `wait`, the program that was
-    recorded runs behind the next recording."""
+    """Forwards and backwards through a function of an MLP's weights. Without `wait`, the program
+    that was recorded runs behind the next recording."""
     torch.manual_seed(0)
 
     def parameter(*shape: int, spec: tuple[str | None, ...]) -> Tensor:
@@ -50,30 +63,36 @@ def step_of(function: Function, mesh: spmd.Mesh, width: int, layers: int, wait: 
     downs = [parameter(4 * width, width, spec=("x", None)) for _ in range(layers)]
     x = torch.randn(width, width).to("spmd")
 
+    weights = [t for pair in zip(ups, downs) for t in pair]
+
     def step() -> None:
-        y = x
-        for up, down in zip(ups, downs):
-            y = y + function(y, up, down)
-        y.square().mean().backward()
-        for t in (*ups, *downs):
-            t.grad = None
+        function(x, *weights).square().mean().backward()
         spmd.sync(wait=wait)
+        for t in weights:
+            t.grad = None
 
     return step
 
 
-def both(width: int, record: bool) -> tuple[Callable[[], float], Callable[[], float]]:
+def both(width: int, record: bool, each: bool) -> tuple[Callable[[], float], Callable[[], float]]:
+    """A region for each of four layers, or one for all of them, and automatic code."""
     mesh = spmd.make_mesh((DEVICES,), ("x",))
     clock = time.thread_time if record else time.process_time
+    if each:
+        ours = partial(stack, in_regions(mesh, by_hand, 1))
+    else:
+        ours = in_regions(mesh, partial(stack, by_hand), 4)
     sides = [
         cpu_seconds(step_of(function, mesh, width, 4, wait=not record), clock=clock)
-        for function in (by_hand(mesh), automatic)
+        for function in (ours, partial(stack, automatic))
     ]
     return sides[0], sides[1]
 
 
 def rows() -> list[Row]:
     return [
-        Row("region, record 4 layers", None, partial(both, 16, record=True)),
-        Row("region, step of 4 layers", None, partial(both, 256, record=False)),
+        Row("4 regions, record", None, partial(both, 16, record=True, each=True)),
+        Row("1 region of 4 layers, record", BUDGET, partial(both, 16, record=True, each=False)),
+        Row("4 regions, step", BUDGET, partial(both, 256, record=False, each=True)),
+        Row("1 region of 4 layers, step", BUDGET, partial(both, 256, record=False, each=False)),
     ]
