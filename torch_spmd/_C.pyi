@@ -133,21 +133,13 @@ class RegionExit:
     ) -> None: ...
 
 class KnownRegion:
-    """A region with arguments of known sizes. Lane dimension i of argument k is that of the
-    region's axis places[k][i]. `explain` is given the function and its error, `exit_of` its result,
-    and `finish`, if there is no exit for it, the result and the first level."""
+    """What a region (manual.py) does for arguments of known sizes. Lane dimension i of argument k
+    is that of the region's axis places[k][i]."""
 
     def __init__(
-        self,
-        f: Callable[..., Any],
-        axes: RegionAxes,
-        forms: list[LaneForm],
-        places: list[list[int]],
-        explain: Callable[[Callable[..., Any], Exception], None],
-        exit_of: Callable[[Any], RegionExit | None],
-        finish: Callable[[Any, int], Any],
+        self, axes: RegionAxes, forms: list[LaneForm], places: list[list[int]]
     ) -> None: ...
-    def run(self, args: tuple[Any, ...]) -> Any:
+    def run(self, region: Any, args: tuple[Any, ...]) -> Any:
         """The results; NotImplemented if the arguments have other sizes."""
 
 def leave_levels(first: int) -> None: ...

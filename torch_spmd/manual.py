@@ -202,7 +202,7 @@ class Region:
     def run(self, args: tuple[Any, ...]) -> Any:
         results = NotImplemented
         if self._latest is not None:
-            results = self._latest.run(args)
+            results = self._latest.run(self, args)
         if results is NotImplemented:
             results = self._run(args)
         return results
@@ -218,12 +218,12 @@ class Region:
         _prepare()
         if self._known and all(isinstance(t, Tensor) for t in args):
             known = self._known.get(_shapes(args))
-            if known is not None and (results := known.run(args)) is not NotImplemented:
+            if known is not None and (results := known.run(self, args)) is not NotImplemented:
                 self._latest = known
                 return results
         leaves, form, specs = self._arguments(args)
         if (known := self._remember_arguments(leaves, form, specs)) is not None:
-            results = known.run(args)
+            results = known.run(self, args)
             if results is not NotImplemented:
                 return results
         sizes: _Sizes = {}
@@ -238,7 +238,7 @@ class Region:
             try:
                 outputs = self.f(*_tree(inner, form))
             except Exception as error:
-                _explain(self.f, error)
+                self._explain(error)
                 raise
             return self._finish(outputs, level, sizes)
         finally:
@@ -314,11 +314,13 @@ class Region:
                 return None
             forms.append(form_in)
             places.append([self.axes.index(axis) for axis in way.axes])
-        known = _C.KnownRegion(
-            self.f, self._entered, forms, places, _explain, self._exit_of, self._finish
-        )
+        known = _C.KnownRegion(self._entered, forms, places)
         self._latest = _remembered(self._known, shapes, known)
         return known
+
+    def _explain(self, error: Exception) -> None:
+        """Raises an error of the function in other words, if there are better ones."""
+        _explain(self.f, error)
 
     def _exit_of(self, outputs: Any) -> _C.RegionExit | None:
         """How the only result becomes a tensor; None for trees, other values than tensors, and

@@ -237,21 +237,16 @@ py::object WrapResult(at::Tensor t) {
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
 }
 
-// A region with arguments of known sizes.
+// A region with arguments of known sizes. `region` is Python's, whose function, `_explain`,
+// `_exit_of` and `_finish` are called. It is not held, since it holds this object.
 class KnownRegion {
  public:
-  KnownRegion(py::object f, RegionAxesPtr axes, Entrance entrance, py::object explain,
-              py::object exit_of, py::object finish)
-      : f_(std::move(f)),
-        axes_(std::move(axes)),
-        entrance_(std::move(entrance)),
-        explain_(std::move(explain)),
-        exit_of_(std::move(exit_of)),
-        finish_(std::move(finish)) {}
+  KnownRegion(RegionAxesPtr axes, Entrance entrance)
+      : axes_(std::move(axes)), entrance_(std::move(entrance)) {}
 
   // Runs the region. Returns NotImplemented, having done nothing, if the arguments do not fit, or
   // if the thread is in a region over one of the axes.
-  py::object Run(const py::tuple& args) {
+  py::object Run(const py::object& region, const py::tuple& args) {
     for (const std::string& name : axes_->names) {
       if (FindAxis(name) != nullptr) return NotImplemented();
     }
@@ -261,14 +256,14 @@ class KnownRegion {
     std::vector<at::Tensor> lanes = trace::ToLanes(*tensors, entrance_.forms);
     const int64_t first = EnterRegion(axes_);
     const absl::Cleanup leave = [first] { LeaveLevels(first); };
-    const py::object outputs = Call(Shards(entrance_, std::move(lanes), first));
+    const py::object outputs = Call(region, Shards(entrance_, std::move(lanes), first));
     std::optional<at::Tensor> result;
     if (exit_ != nullptr) result = LeaveWith(*exit_, outputs, first);
     if (!result.has_value()) {
-      exit_ = exit_of_(outputs).cast<std::shared_ptr<Exit>>();
+      exit_ = region.attr("_exit_of")(outputs).cast<std::shared_ptr<Exit>>();
       if (exit_ != nullptr) result = LeaveWith(*exit_, outputs, first);
     }
-    if (!result.has_value()) return finish_(outputs, first);
+    if (!result.has_value()) return region.attr("_finish")(outputs, first);
     trace::JoinNodes(*result, start);
     return WrapResult(*std::move(result));
   }
@@ -278,23 +273,20 @@ class KnownRegion {
     return py::reinterpret_borrow<py::object>(Py_NotImplemented);
   }
 
-  py::object Call(const py::tuple& shards) const {
-    PyObject* const outputs = PyObject_CallObject(f_.ptr(), shards.ptr());
+  static py::object Call(const py::object& region, const py::tuple& shards) {
+    const py::object f = region.attr("f");
+    PyObject* const outputs = PyObject_CallObject(f.ptr(), shards.ptr());
     if (outputs != nullptr) return py::reinterpret_steal<py::object>(outputs);
     const py::error_already_set error;
     if (error.matches(PyExc_Exception)) {
       PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
-      explain_(f_, error.value());
+      region.attr("_explain")(error.value());
     }
     throw error;
   }
 
-  const py::object f_;
   const RegionAxesPtr axes_;
   const Entrance entrance_;
-  const py::object explain_;    // (f, error): raises another error, or returns
-  const py::object exit_of_;    // (outputs): how they become a tensor, or None
-  const py::object finish_;     // (outputs, level): the results, after it has left the region
   std::shared_ptr<Exit> exit_;  // of the latest result, or null
 };
 
@@ -342,17 +334,14 @@ void init_region(py::module& m) {
            py::arg("mesh"), py::arg("names"), py::arg("sizes"), py::arg("checked"))
       .def("enter", [](const std::shared_ptr<RegionAxes>& region) { return EnterRegion(region); });
   py::class_<KnownRegion>(m, "KnownRegion")
-      .def(py::init([](py::object f, const std::shared_ptr<RegionAxes>& axes,
+      .def(py::init([](const std::shared_ptr<RegionAxes>& axes,
                        const std::vector<std::shared_ptr<trace::LaneForm>>& forms,
-                       std::vector<std::vector<int64_t>> places, py::object explain,
-                       py::object exit_of, py::object finish) {
+                       std::vector<std::vector<int64_t>> places) {
              return std::make_unique<KnownRegion>(
-                 std::move(f), axes, Entrance{{forms.begin(), forms.end()}, std::move(places)},
-                 std::move(explain), std::move(exit_of), std::move(finish));
+                 axes, Entrance{{forms.begin(), forms.end()}, std::move(places)});
            }),
-           py::arg("f"), py::arg("axes"), py::arg("forms"), py::arg("places"), py::arg("explain"),
-           py::arg("exit_of"), py::arg("finish"))
-      .def("run", &KnownRegion::Run, py::arg("args"));
+           py::arg("axes"), py::arg("forms"), py::arg("places"))
+      .def("run", &KnownRegion::Run, py::arg("region"), py::arg("args"));
   m.def("leave_levels", &LeaveLevels, py::arg("first"));
   m.def("entered_axes", &EnteredAxes);
   m.def("replace_axes", &ReplaceAxes, py::arg("axes"));

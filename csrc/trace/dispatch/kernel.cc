@@ -101,9 +101,10 @@ void EndRepeats(SessionState& state) {
   if (why != nullptr && CanRun(*state.tape)) ThrowIfError(Cut(state, why));
 }
 
-// Lets the running backward pass end in a cut, if it is one of several whose gradients add up.
+}  // namespace
+
 void EndPassInCut(SessionState& state) {
-  if (InnerPasses::Outer().has_value()) return;  // the outer one ends in it, after its next op
+  if (InnerPasses::Outer().has_value()) return;  // the outer one ends in it, when this one is over
   const int64_t task = state.micro_steps.TakeEnding();
   if (task < 0) return;
   torch::autograd::Engine::get_default_engine().queue_callback([task] {
@@ -111,8 +112,6 @@ void EndPassInCut(SessionState& state) {
     if (CanRun(*lock->tape)) ThrowIfError(Cut(*lock, "end of a backward pass", task));
   });
 }
-
-}  // namespace
 
 void PrepareAutograd() {
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();

@@ -21,6 +21,10 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
 // (csrc/trace/dispatch/unboxed_kernels.h).
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results);
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);
+// Lets the running backward pass end in a cut, if it is one of several whose gradients add up.
+// Called after each op, and after an inner pass (csrc/trace/recorder/graph_task.h). Requires: the
+// session's lock is held.
+void EndPassInCut(SessionState& state);
 // Sets up autograd for the calling thread, if in grad mode. Views keep their own backward formulas
 // instead of as_strided; for a view, this must happen before PyTorch's kernel above notes how the
 // view was made. Backward passes stay on the thread that asks for them, as the CPU's do: recording

@@ -160,6 +160,10 @@ struct RegionBackward final : autograd::Node {
     }
     autograd::variable_list results(num_outputs());
     if (wanted.empty()) return results;
+    {
+      SessionLock session;  // what is noted of a pass is noted of this one, before the inner one
+      session->micro_steps.Note(GraphTask(), /*updates_first=*/false);
+    }
     const auto collector = NewNode<Collector>(next_edges());
     // Gradients are collected before they leave the region, since hooks of the nodes that they go
     // to are called later, by the pass that runs this node.
@@ -177,11 +181,18 @@ struct RegionBackward final : autograd::Node {
     }
     autograd::edge_list outputs;
     for (const size_t k : wanted) outputs.emplace_back(collector, static_cast<uint32_t>(k));
-    const InnerPasses inner;
-    autograd::variable_list found = autograd::Engine::get_default_engine().execute(
-        {root}, {gradient}, /*keep_graph=*/true,
-        /*create_graph=*/c10::AutogradState::get_tls_state().get_grad_mode(),
-        /*accumulate_grad=*/false, outputs);
+    autograd::variable_list found;
+    {
+      const InnerPasses inner;
+      found = autograd::Engine::get_default_engine().execute(
+          {root}, {gradient}, /*keep_graph=*/true,
+          /*create_graph=*/c10::AutogradState::get_tls_state().get_grad_mode(),
+          /*accumulate_grad=*/false, outputs);
+    }
+    {
+      SessionLock session;
+      EndPassInCut(*session);
+    }
     for (size_t i = 0; i < wanted.size(); ++i) results[wanted[i]] = std::move(found[i]);
     return results;
   }
@@ -237,10 +248,9 @@ struct RegionBackward final : autograd::Node {
   }
 };
 
-void HandleRegionGradient(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+void HandleRegionGradient(SessionState& /*state*/, const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor gradient = (*stack)[stack->size() - op.args.size()].toTensorVector()[0];
   torch::jit::drop(*stack, op.args.size());
-  state.micro_steps.Note(GraphTask(), /*updates_first=*/false);  // as of the pass that runs
   RegionBackward* const node = std::exchange(running, nullptr);
   autograd::variable_list results = node->RunInside(gradient);
   for (at::Tensor& result : results) {

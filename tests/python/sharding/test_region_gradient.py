@@ -2,6 +2,9 @@
 """A region's gradient is one node of autograd, replayed as one call. It is that of the function, in
 whatever way it changes from step to step."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from autograd_steps import nodes_of_regions_are_seen, steps_behind
@@ -322,3 +325,37 @@ def test_the_program_is_that_of_the_nodes(mesh):
     assert [n["compiles"] for n in as_one] == [1] + [0] * (STEPS - 1)
     assert {n["records"] for n in as_one} == {n["records"] for n in apart}
     assert as_one[-1]["replayed"] <= apart[-1]["replayed"] - 5
+
+
+def test_a_region_that_is_not_used_any_more(mesh):
+    """Nothing keeps the function, nor what it has seen."""
+    a = leaf(8, 3)
+    seen = []
+    for _ in range(STEPS):
+        w = leaf(8, 3)
+        f = rows(lambda a, w=w: a * w.sum(), mesh, count=1)
+        for _ in range(2):
+            f(a).sum().backward()
+        seen.append(weakref.ref(w))
+        del f, w
+        spmd.sync(wait=True)
+    gc.collect()
+    assert [ref() for ref in seen[:-1]] == [None] * (STEPS - 1)
+
+
+def test_gradients_that_add_up_after_a_step_has_ended_between(mesh):
+    """Passes of micro-steps whose forward passes were programs of their own."""
+    w = leaf(8, 3)
+    f = rows(lambda w, x: (w * x).sin(), mesh)
+    t = w.detach().cpu()
+    for _ in range(STEPS):
+        expected = torch.zeros(8, 3)
+        for seed in range(3):
+            x = numbers(8, 3, seed=seed)
+            y = f(w, x.to("spmd"))
+            spmd.sync()
+            y.backward(torch.ones(8, 3).to("spmd"))
+            expected += (t * x).cos() * x
+        torch.testing.assert_close(w.grad.cpu(), expected)
+        w.grad = None
+        spmd.sync()
