@@ -126,7 +126,15 @@ EnteredAxis* FindAxis(std::string_view name) {
   return it == entered_axes.rend() ? nullptr : &*it;
 }
 
-py::object AxisNamed(const std::string& name) {
+// The same for a Python string, which may be no Unicode text.
+EnteredAxis* FindAxis(const py::str& name) {
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(name.ptr(), &size);
+  if (text == nullptr) PyErr_Clear();
+  return text == nullptr ? nullptr : FindAxis(std::string_view(text, size));
+}
+
+py::object AxisNamed(const py::str& name) {
   EnteredAxis* const axis = FindAxis(name);
   return axis == nullptr ? py::none() : axis->Object();
 }
@@ -248,7 +256,7 @@ class KnownRegion {
   // if the thread is in a region over one of the axes.
   py::object Run(const py::object& region, const py::tuple& args) {
     for (const std::string& name : axes_->names) {
-      if (FindAxis(name) != nullptr) return NotImplemented();
+      if (FindAxis(std::string_view(name)) != nullptr) return NotImplemented();
     }
     std::optional<std::vector<at::Tensor>> tensors = TensorsThatFit(entrance_, args);
     if (!tensors.has_value()) return NotImplemented();
@@ -294,7 +302,7 @@ class KnownRegion {
 
 // The sum over the axis of a shard that varies along it, or None for anything that more than one
 // level, or something else that watches ops, has to see.
-py::object SumOverAxis(const py::handle& x, std::string_view name) {
+py::object SumOverAxis(const py::handle& x, const py::str& name) {
   if (!THPVariable_CheckExact(x.ptr()) || at::impl::torch_function_mode_enabled()) {
     return py::none();
   }

@@ -198,6 +198,7 @@ at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form) {
 }
 
 void RegisterLanes() {
+  if (to_lanes != nullptr) return;
   to_lanes = DefineOp("spmd::_to_lanes", "_to_lanes(Tensor[] x, int[] forms) -> Tensor[]",
                       &HandleLanes</*kTo=*/true>);
   from_lanes = DefineOp("spmd::_from_lanes", "_from_lanes(Tensor[] x, int[] forms) -> Tensor[]",

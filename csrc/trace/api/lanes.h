@@ -42,7 +42,7 @@ std::vector<at::Tensor> ToLanes(absl::Span<const at::Tensor> wholes,
                                 absl::Span<const LaneFormPtr> forms);
 at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form);
 
-// Defines the ops. Called once per process.
+// Defines the ops, once per process.
 void RegisterLanes();
 
 }  // namespace spmd::trace

@@ -314,6 +314,7 @@ void JoinNodes(const at::Tensor& result, const RegionStart& start) {
 }
 
 void RegisterRegionGradient() {
+  if (region_gradient != nullptr) return;
   region_gradient = DefineOp("spmd::_region_gradient",
                              "_region_gradient(Tensor[] gradients, int[] key) -> Tensor[]",
                              &HandleRegionGradient);

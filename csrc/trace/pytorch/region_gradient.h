@@ -41,7 +41,7 @@ RegionStart BeginRegion();
 // done. Requires: `result` is a new tensor that nobody else has; the region has been left.
 void JoinNodes(const at::Tensor& result, const RegionStart& start);
 
-// Defines the op of the device. Called once per process.
+// Defines the op of the device, once per process.
 void RegisterRegionGradient();
 
 }  // namespace spmd::trace
