@@ -141,6 +141,10 @@ py::object AxisNamed(const py::str& name) {
 
 // --- into a region and out of it ---
 
+py::object ToPython(at::Tensor t) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
+}
+
 // How arguments of known sizes become the shards that a region sees: `tensors` become lanes, and
 // lane dimension i of tensor k is that of the region's axis axes[k][i].
 struct Entrance {
@@ -189,7 +193,7 @@ py::tuple Shards(const Entrance& entrance, std::vector<at::Tensor> lanes, int64_
     for (const int64_t axis : entrance.axes[k]) {
       t = functorch::makeBatched(std::move(t), /*dim=*/0, first_level + axis);
     }
-    shards[k] = py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
+    shards[k] = ToPython(std::move(t));
   }
   return shards;
 }
@@ -241,10 +245,6 @@ std::optional<at::Tensor> LeaveWith(const Exit& exit, const py::handle& result, 
   return trace::FromLanes(t, exit.form);
 }
 
-py::object WrapResult(at::Tensor t) {
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
-}
-
 // A region with arguments of known sizes. `region` is Python's, whose function, `_explain`,
 // `_exit_of` and `_finish` are called. It is not held, since it holds this object.
 class KnownRegion {
@@ -273,7 +273,7 @@ class KnownRegion {
     }
     if (!result.has_value()) return region.attr("_finish")(outputs, first);
     trace::JoinNodes(*result, start);
-    return WrapResult(*std::move(result));
+    return ToPython(*std::move(result));
   }
 
  private:
@@ -320,8 +320,8 @@ py::object SumOverAxis(const py::handle& x, const py::str& name) {
       {DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode,
        DispatchKey::FuncTorchVmapMode, DispatchKey::FuncTorchBatched}));
   const bool counts = t.scalar_type() == at::kBool;
-  return WrapResult(at::sum(varies->value(), varies->bdim(), /*keepdim=*/false,
-                            counts ? std::nullopt : std::optional(t.scalar_type())));
+  return ToPython(at::sum(varies->value(), varies->bdim(), /*keepdim=*/false,
+                          counts ? std::nullopt : std::optional(t.scalar_type())));
 }
 
 }  // namespace

@@ -56,14 +56,9 @@ void HandleLanes(SessionState& /*state*/, const OpInfo& op, torch::jit::Stack* s
 }
 
 // Whether `spmd::reshard` would find the meshes as the last call has left them.
-bool IsLatestMesh(Forms forms) {
+bool IsLatestMesh(const LaneForm& form) {
   SessionLock lock;
-  return std::all_of(forms.begin(), forms.end(),
-                     [&](const LaneFormPtr& form) {
-                       return form->mark == forms[0]->mark ||
-                              lock->meshes.latest() == form->mark->mark->mesh;
-                     }) &&
-         lock->meshes.latest() == forms[0]->mark->mark->mesh;
+  return lock->meshes.latest() == form.mark->mark->mesh;
 }
 
 std::vector<at::Tensor> BelowAutograd(absl::Span<const at::Tensor> tensors, Forms forms, bool to) {
@@ -74,7 +69,7 @@ std::vector<at::Tensor> BelowAutograd(absl::Span<const at::Tensor> tensors, Form
   const BorrowedList lists[2] = {at::TensorList(tensors.data(), tensors.size()),
                                  at::IntArrayRef(numbers.data(), numbers.size())};
   std::vector<at::Tensor> results;
-  if (IsLatestMesh(forms) && RunFromRecording(op, {in_lists, lists}, {.tensors = &results})) {
+  if (IsLatestMesh(*forms[0]) && RunFromRecording(op, {in_lists, lists}, {.tensors = &results})) {
     return results;
   }
   torch::jit::Stack stack{std::vector<at::Tensor>(tensors.begin(), tensors.end()),

@@ -36,8 +36,8 @@ using LaneFormPtr = std::shared_ptr<const LaneForm>;
 LaneFormPtr MakeLaneForm(std::string mesh, std::string spec, Dims whole, Dims apart,
                          std::vector<int64_t> order);
 
-// Requires: each tensor has the sizes of its form, `whole`, and `lanes` those that ToLanes gives.
-// Autograd sees one step for all tensors.
+// Requires: the forms have one mesh; each tensor has the sizes of its form, `whole`, and `lanes`
+// those that ToLanes gives. Autograd sees one step for all tensors.
 std::vector<at::Tensor> ToLanes(absl::Span<const at::Tensor> wholes,
                                 absl::Span<const LaneFormPtr> forms);
 at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form);

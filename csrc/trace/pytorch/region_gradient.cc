@@ -37,10 +37,9 @@ namespace spmd::trace {
 
 namespace {
 
-bool HasHooks(const autograd::Node& node) {
-  auto& mutable_node = const_cast<autograd::Node&>(node);  // which has the getters
+bool HasHooks(autograd::Node& node) {
   return !node.pre_hooks().empty() || !node.post_hooks().empty() ||
-         !mutable_node.tensor_pre_hooks().empty() || !mutable_node.retains_grad_hooks().empty();
+         !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty();
 }
 
 // True if all that the node does is to call ops. (The node of a function that is written in Python
@@ -203,7 +202,7 @@ struct RegionBackward final : autograd::Node {
   // The key of the call: the number of the result's value, the structure of the nodes, and the
   // numbers among the arguments of the ops.
   std::array<int64_t, 5> key = {};
-  uint64_t structure = 0;
+  uint64_t structure() const { return static_cast<uint64_t>(key[2]); }
 
  private:
   bool CanReplay(const at::Tensor& gradient) const {
@@ -214,7 +213,7 @@ struct RegionBackward final : autograd::Node {
     for (size_t k = 0; k < num_outputs(); ++k) {
       if (!task_should_compute_output(k)) return false;
     }
-    if (std::any_of(inside.begin(), inside.end(), [](const auto* n) { return HasHooks(*n); })) {
+    if (std::any_of(inside.begin(), inside.end(), [](autograd::Node* n) { return HasHooks(*n); })) {
       return false;
     }
     SessionLock session;
@@ -244,7 +243,7 @@ struct RegionBackward final : autograd::Node {
     if (now.number() != tape || now.following() != followed) return;
     const auto& calls = now.recording().calls;
     const bool noted = !followed && !calls.empty() && calls.back()->op == region_gradient;
-    if (!noted) ++Failures()[structure];
+    if (!noted) ++Failures()[structure()];
   }
 };
 
@@ -286,16 +285,16 @@ void JoinNodes(const at::Tensor& result, const RegionStart& start) {
   const autograd::Edge root(meta->grad_fn_, meta->output_nr_);
   Inside inside = Walk(start.first_node).From(root);
   if (!inside.replayable || inside.nodes.size() < 2 || inside.out.empty()) return;
+  Hash128 structure = inside.structure;
+  structure.Mix(at::globalContext().deterministicAlgorithms());
   SessionLock lock;
   const Tape& tape = *lock->tape;
   const std::optional<TapeId> value = PendingValue(tape, *BufferOf(result));
   if (tape.number() != start.tape || !value.has_value()) return;
-  if (const auto it = Failures().find(inside.structure.lo());
+  if (const auto it = Failures().find(structure.lo());
       it != Failures().end() && it->second >= kMostFailures) {
     return;
   }
-  Hash128 structure = inside.structure;
-  structure.Mix(at::globalContext().deterministicAlgorithms());
   Hash128 numbers;
   for (size_t i = start.scalars; i < tape.scalars().size(); ++i) {
     MixIValue(numbers, c10::IValue(tape.scalars()[i]), /*value=*/true);
@@ -304,7 +303,6 @@ void JoinNodes(const at::Tensor& result, const RegionStart& start) {
   node->root = root;
   node->inside = std::move(inside.nodes);
   node->tape = tape.number();
-  node->structure = inside.structure.lo();
   node->key[0] = *value;
   size_t next = 1;
   for (const uint64_t word : {structure.hi(), structure.lo(), numbers.hi(), numbers.lo()}) {

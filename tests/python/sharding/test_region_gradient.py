@@ -255,8 +255,10 @@ def test_recomputation(mesh, again):
         spmd.sync()
 
 
-def test_sums_of_gradients(mesh):
-    """Passes of micro-steps add to the gradients that are there."""
+@pytest.mark.parametrize("between", [False, True], ids=["one program", "two programs"])
+def test_sums_of_gradients(mesh, between):
+    """Passes of micro-steps add to the gradients that are there. Their forward passes may be
+    programs of their own; then nothing but the region is in the backward pass."""
     w = leaf(8, 3)
     f = rows(lambda w, x: (w * x).sin(), mesh)
     t = w.detach().cpu()
@@ -264,7 +266,12 @@ def test_sums_of_gradients(mesh):
         expected = torch.zeros(8, 3)
         for seed in range(3):
             x = numbers(8, 3, seed=seed)
-            f(w, x.to("spmd")).sum().backward()
+            y = f(w, x.to("spmd"))
+            if between:
+                spmd.sync()
+                y.backward(torch.ones(8, 3).to("spmd"))
+            else:
+                y.sum().backward()
             expected += (t * x).cos() * x
         torch.testing.assert_close(w.grad.cpu(), expected)
         w.grad = None
@@ -341,21 +348,3 @@ def test_a_region_that_is_not_used_any_more(mesh):
         spmd.sync(wait=True)
     gc.collect()
     assert [ref() for ref in seen[:-1]] == [None] * (STEPS - 1)
-
-
-def test_gradients_that_add_up_after_a_step_has_ended_between(mesh):
-    """Passes of micro-steps whose forward passes were programs of their own."""
-    w = leaf(8, 3)
-    f = rows(lambda w, x: (w * x).sin(), mesh)
-    t = w.detach().cpu()
-    for _ in range(STEPS):
-        expected = torch.zeros(8, 3)
-        for seed in range(3):
-            x = numbers(8, 3, seed=seed)
-            y = f(w, x.to("spmd"))
-            spmd.sync()
-            y.backward(torch.ones(8, 3).to("spmd"))
-            expected += (t * x).cos() * x
-        torch.testing.assert_close(w.grad.cpu(), expected)
-        w.grad = None
-        spmd.sync()
