@@ -4,6 +4,10 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/SavedTensorHooks.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <ATen/ops/sum.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -19,6 +23,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "csrc/python/init.h"
 #include "csrc/trace/api/lanes.h"
+#include "csrc/trace/api/shard_run.h"
+#include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/make_node.h"
 #include "csrc/trace/pytorch/region_gradient.h"
 
 namespace spmd::python {
@@ -42,11 +49,41 @@ const VmapLevels& Levels() {
   return *levels;
 }
 
+class AxisLevels final : public trace::RegionLevels {
+ public:
+  AxisLevels(std::vector<int64_t> sizes, std::vector<std::string> checked)
+      : sizes_(std::move(sizes)), checked_(std::move(checked)) {}
+
+  int64_t Enter() const override {
+    const py::gil_scoped_acquire gil;
+    int64_t level = 0;
+    for (const int64_t size : sizes_) {
+      level = Levels().enter(size, Levels().randomness).cast<int64_t>();
+    }
+    const int64_t first = level - static_cast<int64_t>(sizes_.size()) + 1;
+    trace::EnterRegion(first, &checked_);
+    return first;
+  }
+  void Leave(int64_t first) const override {
+    trace::LeaveRegions(first);
+    for (size_t i = 0; i < sizes_.size(); ++i) LeaveOne();
+  }
+  static void LeaveOne() {
+    const py::gil_scoped_acquire gil;
+    Levels().leave();
+  }
+  size_t axes() const override { return sizes_.size(); }
+  const std::vector<int64_t>& sizes() const { return sizes_; }
+
+ private:
+  const std::vector<int64_t> sizes_;
+  const std::vector<std::string> checked_;  // the axes over which tensors from outside are refused
+};
+
 struct RegionAxes {
   py::object mesh;
   std::vector<std::string> names;
-  std::vector<int64_t> sizes;
-  std::vector<std::string> checked;  // the axes over which tensors from outside are refused
+  std::shared_ptr<const AxisLevels> levels;
 };
 using RegionAxesPtr = std::shared_ptr<const RegionAxes>;
 
@@ -62,23 +99,30 @@ struct EnteredAxis {
   const py::object& Object() {
     static const auto* const type =
         new py::object(py::module::import("torch_spmd.manual").attr("ManualAxis"));
-    if (!object) object = (*type)(region->mesh, name(), region->sizes[which], level);
+    if (!object) object = (*type)(region->mesh, name(), region->levels->sizes()[which], level);
     return object;
   }
 };
 // The axes of the regions that a thread is in, the outermost first.
 thread_local std::vector<EnteredAxis> entered_axes;
 
+// The run of a region's function on this thread, or null.
+thread_local trace::ShardRun* shard_run = nullptr;
+// How often something was asked of the regions of this thread that such a run cannot do.
+thread_local int64_t asked_for_levels = 0;
+
+void AskForLevels() {
+  ++asked_for_levels;
+  if (shard_run != nullptr) shard_run->End();
+}
+
 // Enters a region: one level of vmap for each of its axes. Returns the first level; the others
 // follow.
 int64_t EnterRegion(const RegionAxesPtr& region) {
-  for (size_t i = 0; i < region->sizes.size(); ++i) {
-    const auto level = Levels().enter(region->sizes[i], Levels().randomness).cast<int64_t>();
-    entered_axes.push_back({region, i, level, {}});
+  const int64_t first = region->levels->Enter();
+  for (size_t i = 0; i < region->names.size(); ++i) {
+    entered_axes.push_back({region, i, first + static_cast<int64_t>(i), {}});
   }
-  const auto axes = static_cast<int64_t>(region->sizes.size());
-  const int64_t first = entered_axes.back().level - axes + 1;
-  trace::EnterRegion(first, &region->checked);
   return first;
 }
 
@@ -91,6 +135,7 @@ void LeaveLevels(int64_t first) {
 }
 
 py::list EnteredAxes() {
+  AskForLevels();
   py::list objects;
   for (EnteredAxis& axis : entered_axes) objects.append(axis.Object());
   return objects;
@@ -108,11 +153,11 @@ py::list ReplaceAxes(const py::list& objects) {
   }
   entered_axes.clear();
   for (const py::handle& axis : objects) {
-    auto region =
-        std::make_shared<const RegionAxes>(RegionAxes{axis.attr("mesh"),
-                                                      {axis.attr("name").cast<std::string>()},
-                                                      {axis.attr("size").cast<int64_t>()},
-                                                      {}});
+    auto region = std::make_shared<const RegionAxes>(RegionAxes{
+        axis.attr("mesh"),
+        {axis.attr("name").cast<std::string>()},
+        std::make_shared<const AxisLevels>(std::vector{axis.attr("size").cast<int64_t>()},
+                                           std::vector<std::string>())});
     entered_axes.push_back({std::move(region), 0, axis.attr("level").cast<int64_t>(),
                             py::reinterpret_borrow<py::object>(axis)});
   }
@@ -135,6 +180,7 @@ EnteredAxis* FindAxis(const py::str& name) {
 }
 
 py::object AxisNamed(const py::str& name) {
+  AskForLevels();
   EnteredAxis* const axis = FindAxis(name);
   return axis == nullptr ? py::none() : axis->Object();
 }
@@ -208,6 +254,46 @@ bool IsWrapped(const at::Tensor& t) {
   return functorch::isBatchedTensor(t) || t.key_set().has(c10::DispatchKey::FuncTorchGradWrapper);
 }
 
+// Leaves the levels from the last one to `first`, by `leave(axis)`, with a result that varies along
+// axes that its spec names. Returns the tensor.
+template <typename Leave>
+at::Tensor Whole(const Exit& exit, at::Tensor t, int64_t first, const Leave& leave) {
+  for (auto axis = static_cast<int64_t>(exit.sizes.size()) - 1; axis >= 0; --axis) {
+    leave(axis);
+    const functorch::BatchedTensorImpl* const varies = BatchedAt(t, first + axis);
+    if (varies != nullptr) {
+      const int64_t dim = varies->bdim();
+      at::Tensor value = varies->value();
+      t = dim == 0 ? std::move(value) : value.movedim(dim, 0);
+    } else if (exit.named[axis]) {
+      std::vector<int64_t> sizes(t.sizes().begin(), t.sizes().end());
+      sizes.insert(sizes.begin(), exit.sizes[axis]);
+      t = t.expand(sizes);
+    }
+  }
+  return trace::FromLanes(t, exit.form);
+}
+
+// The result of a region whose function ran on shards, which are performed. Returns nullopt, having
+// done nothing, for a shard that varies along an axis that its spec does not name.
+std::optional<at::Tensor> Whole(const Exit& exit, const trace::ShardRun& run, int32_t shard,
+                                const trace::RegionLevels& levels) {
+  for (const trace::ShardRun::Lane& lane : run.NestOf(shard)) {
+    if (!exit.named[lane.axis]) return std::nullopt;
+  }
+  const int64_t first = levels.Enter();
+  int64_t entered = static_cast<int64_t>(levels.axes());
+  const auto leave = [&](int64_t axis) {
+    if (axis == 0) trace::LeaveRegions(first);
+    AxisLevels::LeaveOne();
+    --entered;
+  };
+  const absl::Cleanup rest = [&] {
+    while (entered > 0) leave(entered - 1);
+  };
+  return Whole(exit, run.Batched(shard, first), first, leave);
+}
+
 // Leaves the region whose first level is `first` with a result. Returns the tensor, or nullopt,
 // having done nothing, for a value of other sizes, and one that varies along an axis that its spec
 // does not name.
@@ -229,20 +315,7 @@ std::optional<at::Tensor> LeaveWith(const Exit& exit, const py::handle& result, 
       inner.key_set().has(c10::DispatchKey::FuncTorchGradWrapper)) {
     return std::nullopt;
   }
-  for (int64_t axis = axes - 1; axis >= 0; --axis) {
-    LeaveLevels(first + axis);
-    const functorch::BatchedTensorImpl* const varies = BatchedAt(t, first + axis);
-    if (varies != nullptr) {
-      const int64_t dim = varies->bdim();
-      at::Tensor value = varies->value();
-      t = dim == 0 ? std::move(value) : value.movedim(dim, 0);
-    } else if (exit.named[axis]) {
-      std::vector<int64_t> sizes(t.sizes().begin(), t.sizes().end());
-      sizes.insert(sizes.begin(), exit.sizes[axis]);
-      t = t.expand(sizes);
-    }
-  }
-  return trace::FromLanes(t, exit.form);
+  return Whole(exit, std::move(t), first, [first](int64_t axis) { LeaveLevels(first + axis); });
 }
 
 // A region with arguments of known sizes. `region` is Python's, whose function, `_explain`,
@@ -255,13 +328,39 @@ class KnownRegion {
   // Runs the region. Returns NotImplemented, having done nothing, if the arguments do not fit, or
   // if the thread is in a region over one of the axes.
   py::object Run(const py::object& region, const py::tuple& args) {
+    if (!entered_axes.empty()) AskForLevels();
     for (const std::string& name : axes_->names) {
       if (FindAxis(std::string_view(name)) != nullptr) return NotImplemented();
     }
     std::optional<std::vector<at::Tensor>> tensors = TensorsThatFit(entrance_, args);
     if (!tensors.has_value()) return NotImplemented();
+    if (exit_ != nullptr && !needs_levels_ && SeesOpsFirst(*tensors)) {
+      if (std::optional<at::Tensor> result = OnShards(region, *tensors)) {
+        return ToPython(*std::move(result));
+      }
+      needs_levels_ = true;
+    }
+    return OnLevels(region, *tensors);
+  }
+
+ private:
+  // Nothing sees ops before the device does, and nobody the nodes of autograd.
+  static bool SeesOpsFirst(const std::vector<at::Tensor>& tensors) {
+    return entered_axes.empty() && trace::ShortcutsAreOn() &&
+           !at::impl::torch_function_mode_enabled() && !c10::InferenceMode::is_enabled() &&
+           !c10::impl::tls_is_dispatch_key_included(
+               c10::DispatchKey::FuncTorchDynamicLayerFrontMode) &&
+           !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) &&
+           at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
+           !torch::autograd::AnomalyMode::is_enabled() &&
+           std::all_of(tensors.begin(), tensors.end(),
+                       [](const at::Tensor& t) { return trace::IsPlain(t); });
+  }
+
+  py::object OnLevels(const py::object& region, const std::vector<at::Tensor>& tensors) {
+    const int64_t asked_before = asked_for_levels;
     const trace::RegionStart start = trace::BeginRegion();
-    std::vector<at::Tensor> lanes = trace::ToLanes(*tensors, entrance_.forms);
+    std::vector<at::Tensor> lanes = trace::ToLanes(tensors, entrance_.forms);
     const int64_t first = EnterRegion(axes_);
     const absl::Cleanup leave = [first] { LeaveLevels(first); };
     const py::object outputs = Call(region, Shards(entrance_, std::move(lanes), first));
@@ -271,12 +370,102 @@ class KnownRegion {
       exit_ = region.attr("_exit_of")(outputs).cast<std::shared_ptr<Exit>>();
       if (exit_ != nullptr) result = LeaveWith(*exit_, outputs, first);
     }
+    needs_levels_ |= asked_for_levels != asked_before || !result.has_value();
     if (!result.has_value()) return region.attr("_finish")(outputs, first);
-    trace::JoinNodes(*result, start);
+    trace::JoinNodes(*result, start, EdgesOf(tensors));
     return ToPython(*std::move(result));
   }
 
- private:
+  // The region with its function on shards (csrc/trace/api/shard_run.h). Nullopt if that cannot be
+  // done; then nothing but useless records has been left.
+  std::optional<at::Tensor> OnShards(const py::object& region,
+                                     const std::vector<at::Tensor>& tensors) {
+    const trace::RegionStart begin = trace::BeginRegion();
+    const size_t calls_before = trace::ShardPlaces::NextCall();
+    std::vector<at::Tensor> lanes = trace::ToLanesWithoutHistory(tensors, entrance_.forms);
+    const trace::ShardPlaces::Start start = trace::ShardPlaces::StartAt(calls_before);
+    trace::ShardProgramPtr known = places_.At(start);
+    if (known == nullptr) known = latest_;
+    const auto run = std::make_shared<trace::ShardRun>(axes_->levels, std::move(lanes),
+                                                       entrance_.axes, EdgesOf(tensors),
+                                                       entrance_.forms, std::move(known));
+    const std::optional<int32_t> shard = RunOnShards(region, *run);
+    if (!shard.has_value()) return std::nullopt;
+    if (run->IsAsKnown(*shard)) {
+      if (std::optional<trace::ShardPlaces::Skipped> skipped =
+              places_.Skip(start, run->program(), run->edges())) {
+        performed_ = 0;
+        if (skipped->joined != nullptr) {
+          trace::JoinWithoutNodes(skipped->result, *skipped->joined, run->edges(),
+                                  [run, exit = exit_, levels = axes_->levels, n = *shard] {
+                                    run->Perform();
+                                    const at::Tensor result = *Whole(*exit, *run, n, *levels);
+                                    return trace::EdgeOf(result);
+                                  });
+        }
+        return std::move(skipped->result);
+      }
+    }
+    run->Perform();
+    std::optional<at::Tensor> result = Whole(*exit_, *run, *shard, *axes_->levels);
+    if (!result.has_value()) return std::nullopt;
+    const bool differentiates = result->requires_grad();
+    trace::JoinedRegionPtr joined = trace::JoinNodes(*result, begin, run->edges());
+    latest_ = run->ProgramOf(*shard);
+    constexpr int kMostPerformed = 64;  // without one that is skipped
+    if (!latest_->repeatable || (differentiates && joined == nullptr) ||
+        ++performed_ > kMostPerformed) {
+      needs_levels_ = true;
+      return result;
+    }
+    places_.Note(start, latest_, std::move(joined));
+    return result;
+  }
+
+  // Calls the function. Returns the number of its result; nullopt if the run has ended, if the
+  // function raises an error, or if it returns something else than a shard that has an exit.
+  std::optional<int32_t> RunOnShards(const py::object& region, trace::ShardRun& run) {
+    py::tuple shards(run.arguments());
+    for (size_t k = 0; k < run.arguments(); ++k) shards[k] = ToPython(run.Argument(k));
+    py::object outputs;
+    {
+      for (size_t i = 0; i < axes_->names.size(); ++i) entered_axes.push_back({axes_, i, 0, {}});
+      shard_run = &run;
+      trace::shard_ops = &run;
+      const absl::Cleanup leave = [] {
+        trace::shard_ops = nullptr;
+        shard_run = nullptr;
+        entered_axes.clear();
+      };
+      PyObject* const returned = PyObject_CallObject(region.attr("f").ptr(), shards.ptr());
+      if (returned == nullptr) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
+        PyErr_Clear();
+        return std::nullopt;
+      }
+      outputs = py::reinterpret_steal<py::object>(returned);
+    }
+    if (run.ended() || !THPVariable_Check(outputs.ptr())) return std::nullopt;
+    const at::Tensor& t = THPVariable_Unpack(outputs.ptr());
+    const std::optional<int32_t> shard = run.NumberOf(t);
+    if (!shard.has_value()) return std::nullopt;
+    if (exit_ == nullptr || !IsOfSizes(t, exit_->shard)) {
+      exit_ = region.attr("_exit_of")(outputs).cast<std::shared_ptr<Exit>>();
+      if (exit_ == nullptr) return std::nullopt;
+    }
+    return shard;
+  }
+
+  // Where the gradients of the arguments go, if there are any.
+  static torch::autograd::edge_list EdgesOf(const std::vector<at::Tensor>& tensors) {
+    torch::autograd::edge_list edges(tensors.size());
+    if (!c10::AutogradState::get_tls_state().get_grad_mode()) return edges;
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      if (tensors[k].requires_grad()) edges[k] = trace::EdgeOf(tensors[k]);
+    }
+    return edges;
+  }
+
   static py::object NotImplemented() {
     return py::reinterpret_borrow<py::object>(Py_NotImplemented);
   }
@@ -295,7 +484,11 @@ class KnownRegion {
 
   const RegionAxesPtr axes_;
   const Entrance entrance_;
-  std::shared_ptr<Exit> exit_;  // of the latest result, or null
+  std::shared_ptr<Exit> exit_;      // of the latest result, or null
+  bool needs_levels_ = false;       // whether its function cannot run on shards
+  trace::ShardProgramPtr latest_;   // of its function, or null
+  trace::ShardPlaces places_;
+  int performed_ = 0;  // runs since one that was skipped
 };
 
 // --- collectives ---
@@ -309,6 +502,10 @@ py::object SumOverAxis(const py::handle& x, const py::str& name) {
   const EnteredAxis* const axis = FindAxis(name);
   if (axis == nullptr) return py::none();
   const at::Tensor& t = THPVariable_Unpack(x.ptr());
+  if (shard_run != nullptr && trace::IsShardOfRun(t)) {
+    std::optional<at::Tensor> sum = shard_run->Sum(t, axis->which);
+    return sum.has_value() ? ToPython(*std::move(sum)) : py::none();
+  }
   const functorch::BatchedTensorImpl* const varies = BatchedAt(t, axis->level);
   if (varies == nullptr || IsWrapped(varies->value()) ||
       c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python)) {
@@ -336,8 +533,9 @@ void init_region(py::module& m) {
   py::class_<RegionAxes, std::shared_ptr<RegionAxes>>(m, "RegionAxes")
       .def(py::init([](py::object mesh, std::vector<std::string> names, std::vector<int64_t> sizes,
                        std::vector<std::string> checked) {
-             return RegionAxes{std::move(mesh), std::move(names), std::move(sizes),
-                               std::move(checked)};
+             return RegionAxes{std::move(mesh), std::move(names),
+                               std::make_shared<const AxisLevels>(std::move(sizes),
+                                                                  std::move(checked))};
            }),
            py::arg("mesh"), py::arg("names"), py::arg("sizes"), py::arg("checked"))
       .def("enter", [](const std::shared_ptr<RegionAxes>& region) { return EnterRegion(region); });

@@ -188,9 +188,35 @@ std::vector<at::Tensor> ToLanes(absl::Span<const at::Tensor> wholes,
   return AllLanes(wholes, forms, /*to=*/true);
 }
 
+std::vector<at::Tensor> ToLanesWithoutHistory(absl::Span<const at::Tensor> wholes,
+                                              absl::Span<const LaneFormPtr> forms) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return BelowAutograd(wholes, forms, /*to=*/true);
+}
+
+void GiveHistory(absl::Span<const at::Tensor> lanes, absl::Span<const LaneFormPtr> forms,
+                 const autograd::edge_list& edges) {
+  autograd::edge_list valid;
+  std::vector<size_t> differentiated;
+  for (size_t k = 0; k < lanes.size(); ++k) {
+    if (!edges[k].is_valid()) continue;
+    differentiated.push_back(k);
+    valid.push_back(edges[k]);
+  }
+  if (valid.empty()) return;
+  const auto node = NewNode<LanesBackward>(std::move(valid));
+  node->to = true;
+  for (const size_t k : differentiated) {
+    node->forms.push_back(forms[k]);
+    SetHistory(lanes[k], node);
+  }
+}
+
 at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form) {
   return AllLanes({&lanes, 1}, {&form, 1}, /*to=*/false)[0];
 }
+
+bool IsToLanes(const OpInfo& op) { return &op == to_lanes; }
 
 void RegisterLanes() {
   if (to_lanes != nullptr) return;

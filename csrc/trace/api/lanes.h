@@ -7,6 +7,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 namespace spmd::trace {
 
 struct KnownMark;
+struct OpInfo;
 
 // Immutable; used by autograd nodes, too.
 struct LaneForm {
@@ -40,7 +42,17 @@ LaneFormPtr MakeLaneForm(std::string mesh, std::string spec, Dims whole, Dims ap
 // those that ToLanes gives. Autograd sees one step for all tensors.
 std::vector<at::Tensor> ToLanes(absl::Span<const at::Tensor> wholes,
                                 absl::Span<const LaneFormPtr> forms);
+// The same in two steps: without autograd, and what autograd sees of it. `edges` are those of the
+// wholes; tensors with an invalid one are not differentiated. The first requires that
+// nothing sees ops on `wholes` before the device does.
+std::vector<at::Tensor> ToLanesWithoutHistory(absl::Span<const at::Tensor> wholes,
+                                              absl::Span<const LaneFormPtr> forms);
+void GiveHistory(absl::Span<const at::Tensor> lanes, absl::Span<const LaneFormPtr> forms,
+                 const torch::autograd::edge_list& edges);
 at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form);
+
+// Whether it is the op of the device that ToLanes calls.
+bool IsToLanes(const OpInfo& op);
 
 // Defines the ops, once per process.
 void RegisterLanes();

@@ -22,6 +22,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/dispatch/kernel.h"
 #include "csrc/trace/op/define.h"
@@ -134,6 +135,13 @@ absl::flat_hash_map<uint64_t, int>& Failures() {
 }
 constexpr int kMostFailures = 3;  // then its nodes are not joined
 
+uint64_t StructureIn(const std::array<int64_t, 5>& key) { return static_cast<uint64_t>(key[2]); }
+
+bool HasFailed(uint64_t structure) {
+  const auto it = Failures().find(structure);
+  return it != Failures().end() && it->second >= kMostFailures;
+}
+
 struct RegionBackward final : autograd::Node {
   explicit RegionBackward(autograd::edge_list edges) : Node(std::move(edges)) {}
 
@@ -141,7 +149,7 @@ struct RegionBackward final : autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(root.is_valid(), autograd::ERR_BACKWARD_TWICE);
+    TORCH_CHECK(root.is_valid() || make_inside != nullptr, autograd::ERR_BACKWARD_TWICE);
     if (!gradients[0].defined()) return autograd::variable_list(num_outputs());
     return CanReplay(gradients[0]) ? AsCall(gradients) : RunInside(gradients[0]);
   }
@@ -149,6 +157,7 @@ struct RegionBackward final : autograd::Node {
     const std::lock_guard<std::mutex> lock(mutex_);
     root = {};
     inside.clear();
+    make_inside = nullptr;
   }
 
   // Runs the nodes inside. They are left as they are, so that they can run again.
@@ -159,6 +168,7 @@ struct RegionBackward final : autograd::Node {
     }
     autograd::variable_list results(num_outputs());
     if (wanted.empty()) return results;
+    if (!root.is_valid()) MakeInside();
     {
       SessionLock session;  // what is noted of a pass is noted of this one, before the inner one
       session->micro_steps.Note(GraphTask(), /*updates_first=*/false);
@@ -196,15 +206,36 @@ struct RegionBackward final : autograd::Node {
     return results;
   }
 
+  // Without a root, `make_inside` gives it.
   autograd::Edge root;
   std::vector<autograd::Node*> inside;  // kept by `root`
+  std::function<autograd::Edge()> make_inside;
   uint64_t tape = 0;
-  // The key of the call: the number of the result's value, the structure of the nodes, and the
-  // numbers among the arguments of the ops.
-  std::array<int64_t, 5> key = {};
-  uint64_t structure() const { return static_cast<uint64_t>(key[2]); }
+  std::array<int64_t, 5> key = {};  // JoinedRegion::key
 
  private:
+  void MakeInside() {
+    {
+      const c10::AutoGradMode differentiates(true);
+      root = std::exchange(make_inside, nullptr)();
+    }
+    absl::flat_hash_set<const autograd::Node*> seen;
+    std::vector<autograd::Node*> left = {root.function.get()};
+    while (!left.empty()) {
+      autograd::Node* const node = left.back();
+      left.pop_back();
+      if (!seen.insert(node).second) continue;
+      inside.push_back(node);
+      for (const autograd::Edge& edge : node->next_edges()) {
+        const bool leaves =
+            std::find(next_edges().begin(), next_edges().end(), edge) != next_edges().end();
+        if (edge.is_valid() && !leaves) left.push_back(edge.function.get());
+      }
+    }
+    SessionLock session;
+    ++Failures()[StructureIn(key)];
+  }
+
   bool CanReplay(const at::Tensor& gradient) const {
     if (c10::AutogradState::get_tls_state().get_grad_mode() || !IsPlain(gradient) ||
         at::autocast::is_autocast_enabled(kDeviceType) || autograd::AnomalyMode::is_enabled()) {
@@ -243,7 +274,7 @@ struct RegionBackward final : autograd::Node {
     if (now.number() != tape || now.following() != followed) return;
     const auto& calls = now.recording().calls;
     const bool noted = !followed && !calls.empty() && calls.back()->op == region_gradient;
-    if (!noted) ++Failures()[structure()];
+    if (!noted) ++Failures()[StructureIn(key)];
   }
 };
 
@@ -276,40 +307,87 @@ RegionStart BeginRegion() {
           ops_under_hooks};
 }
 
-void JoinNodes(const at::Tensor& result, const RegionStart& start) {
+JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
+                          const autograd::edge_list& arguments) {
   const autograd::AutogradMeta* const meta = MetaOf(result);
   if (meta == nullptr || meta->grad_fn_ == nullptr || !ShortcutsAreOn() || !IsPlain(result) ||
       start.ops_under_hooks != ops_under_hooks || autograd::AnomalyMode::is_enabled()) {
-    return;
+    return nullptr;
   }
   const autograd::Edge root(meta->grad_fn_, meta->output_nr_);
   Inside inside = Walk(start.first_node).From(root);
-  if (!inside.replayable || inside.nodes.size() < 2 || inside.out.empty()) return;
+  if (!inside.replayable || inside.nodes.size() < 2 || inside.out.empty()) return nullptr;
   Hash128 structure = inside.structure;
   structure.Mix(at::globalContext().deterministicAlgorithms());
   SessionLock lock;
   const Tape& tape = *lock->tape;
   const std::optional<TapeId> value = PendingValue(tape, *BufferOf(result));
-  if (tape.number() != start.tape || !value.has_value()) return;
-  if (const auto it = Failures().find(structure.lo());
-      it != Failures().end() && it->second >= kMostFailures) {
-    return;
-  }
+  if (tape.number() != start.tape || !value.has_value()) return nullptr;
+  if (HasFailed(structure.lo())) return nullptr;
   Hash128 numbers;
   for (size_t i = start.scalars; i < tape.scalars().size(); ++i) {
     MixIValue(numbers, c10::IValue(tape.scalars()[i]), /*value=*/true);
+  }
+  auto joined = std::make_shared<JoinedRegion>();
+  bool leads_to_arguments = true;
+  for (const autograd::Edge& edge : inside.out) {
+    const auto it = std::find(arguments.begin(), arguments.end(), edge);
+    leads_to_arguments &= it != arguments.end();
+    joined->out.push_back(static_cast<int32_t>(it - arguments.begin()));
+  }
+  for (const autograd::Edge& edge : arguments) {
+    const auto it = std::find(inside.out.begin(), inside.out.end(), edge);
+    const bool leads = edge.is_valid() && it != inside.out.end();
+    joined->edge.push_back(leads ? static_cast<int32_t>(it - inside.out.begin()) : -1);
   }
   const auto node = NewNode<RegionBackward>(std::move(inside.out));
   node->root = root;
   node->inside = std::move(inside.nodes);
   node->tape = tape.number();
-  node->key[0] = *value;
+  joined->key[0] = *value;
   size_t next = 1;
   for (const uint64_t word : {structure.hi(), structure.lo(), numbers.hi(), numbers.lo()}) {
-    node->key[next++] = static_cast<int64_t>(word);
+    joined->key[next++] = static_cast<int64_t>(word);
   }
+  node->key = joined->key;
+  SetEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
+  return leads_to_arguments ? joined : nullptr;
+}
+
+bool LeadAlike(const JoinedRegion& joined, const autograd::edge_list& arguments) {
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    const int32_t edge = joined.edge[k];
+    if (edge >= 0 && !(arguments[k] == arguments[joined.out[edge]])) return false;
+  }
+  for (size_t i = 0; i < joined.out.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (arguments[joined.out[i]] == arguments[joined.out[j]]) return false;
+    }
+  }
+  return true;
+}
+
+void JoinWithoutNodes(const at::Tensor& result, const JoinedRegion& joined,
+                      const autograd::edge_list& arguments,
+                      std::function<autograd::Edge()> make_inside) {
+  autograd::edge_list edges;
+  edges.reserve(joined.out.size());
+  for (const int32_t k : joined.out) edges.push_back(arguments[k]);
+  const auto node = NewNode<RegionBackward>(std::move(edges));
+  node->make_inside = std::move(make_inside);
+  {
+    SessionLock lock;
+    node->tape = lock->tape->number();
+  }
+  node->key = joined.key;
   SetEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
 }
+
+bool MayBeJoined(const JoinedRegion& joined) {
+  SessionLock lock;
+  return !HasFailed(StructureIn(joined.key));
+}
+
 
 void RegisterRegionGradient() {
   if (region_gradient != nullptr) return;

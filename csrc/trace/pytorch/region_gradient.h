@@ -23,8 +23,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
 
 namespace spmd::trace {
 
@@ -37,9 +42,34 @@ struct RegionStart {
 };
 RegionStart BeginRegion();
 
+// How the nodes of a region were joined.
+struct JoinedRegion {
+  // The key of the call: the number of the result's value, the structure of the nodes, and the
+  // numbers among the arguments of the ops.
+  std::array<int64_t, 5> key = {};
+  std::vector<int32_t> out;   // by edge of the node: the argument to which it leads
+  std::vector<int32_t> edge;  // by argument: the edge that leads to it, or -1
+};
+using JoinedRegionPtr = std::shared_ptr<const JoinedRegion>;
+
 // Gives `result` one node in the place of those that were made since `start`, where that can be
-// done. Requires: `result` is a new tensor that nobody else has; the region has been left.
-void JoinNodes(const at::Tensor& result, const RegionStart& start);
+// done. Returns how, or null if it was not done or if an edge leads elsewhere than to the arguments,
+// whose edges are `arguments`. Requires: `result` is a new tensor that nobody else has; the region
+// has been left.
+JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
+                          const torch::autograd::edge_list& arguments);
+
+// Whether the gradients of arguments with these edges go the same ways.
+bool LeadAlike(const JoinedRegion& joined, const torch::autograd::edge_list& arguments);
+
+// Gives `result` the node that JoinNodes would give it, without nodes inside. `make_inside` makes
+// them, in grad mode, if they must run: it gives the edge of the result.
+void JoinWithoutNodes(const at::Tensor& result, const JoinedRegion& joined,
+                      const torch::autograd::edge_list& arguments,
+                      std::function<torch::autograd::Edge()> make_inside);
+
+// False if nodes of this structure have had other gradients than recordings knew, several times.
+bool MayBeJoined(const JoinedRegion& joined);
 
 // Defines the op of the device, once per process.
 void RegisterRegionGradient();

@@ -35,6 +35,15 @@ void LeaveRegions(int64_t first_level);
 // sharded over the manual axis 'x'". Python says of which region.
 void WatchRegion(const CallArguments& args);
 
+// What does the ops of a thread that runs a region's function on shards
+// (csrc/trace/api/shard_run.h).
+class ShardOps {
+ public:
+  virtual ~ShardOps() = default;
+  virtual void Call(const OpInfo& op, const CallArguments& args, ResultsTo results) = 0;
+};
+inline thread_local ShardOps* shard_ops = nullptr;
+
 // How many ops were seen in regions of this thread while hooks for saved tensors
 // (torch.autograd.graph.saved_tensors_hooks) were set.
 inline thread_local int64_t ops_under_hooks = 0;

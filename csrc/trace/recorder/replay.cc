@@ -299,15 +299,7 @@ class Attempt {
       case CallResult::Kind::kFresh:
         break;
     }
-    const TensorMeta& memory = result.memory != nullptr ? *result.memory : *result.meta;
-    Fresh fresh = NewMemory(memory);
-    fresh.buffer->form.known_as = memory.serial;
-    fresh.buffer->mark = result.mark;
-    if (result.value != kNoId) tape_.Bind(*fresh.buffer, result.value);
-    if (result.memory == nullptr) return std::move(fresh.tensor);
-    at::Tensor view = NewView(fresh.tensor, *result.meta);
-    fresh.buffer->recipes.Note(view, result.meta, result.recipe);
-    return view;
+    return MakeFresh(tape_, result);
   }
 
   const at::Tensor& OperandTensor(int32_t k) const {
@@ -357,6 +349,18 @@ class Attempt {
 constexpr size_t kLookAhead = 8;
 
 }  // namespace
+
+at::Tensor MakeFresh(Tape& tape, const CallResult& result) {
+  const TensorMeta& memory = result.memory != nullptr ? *result.memory : *result.meta;
+  Fresh fresh = NewMemory(memory);
+  fresh.buffer->form.known_as = memory.serial;
+  fresh.buffer->mark = result.mark;
+  if (result.value != kNoId) tape.Bind(*fresh.buffer, result.value);
+  if (result.memory == nullptr) return std::move(fresh.tensor);
+  at::Tensor view = NewView(fresh.tensor, *result.meta);
+  fresh.buffer->recipes.Note(view, result.meta, result.recipe);
+  return view;
+}
 
 c10::Scalar NumberIn(const at::Tensor& wrapped) {
   const void* const data = wrapped.const_data_ptr();

@@ -21,6 +21,7 @@
 
 namespace spmd::trace {
 
+class Tape;
 struct SessionState;
 
 using CallResults = absl::InlinedVector<c10::IValue, 2>;
@@ -49,6 +50,9 @@ struct CallArguments {
 };
 // True if the call was replayed.
 bool Replay(SessionState& state, const OpInfo& op, const CallArguments& args, ResultsTo results);
+
+// Makes a result of a call that has its own memory. Requires: the tape has the result's value.
+at::Tensor MakeFresh(Tape& tape, const CallResult& result);
 
 // The value of a Python number that takes the place of a tensor.
 c10::Scalar NumberIn(const at::Tensor& wrapped);

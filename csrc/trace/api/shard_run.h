@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// A region's function on shards that are only numbers (docs/design/0041-manual-regions.md).
+//
+// A region that comes again mostly calls the same ops. Then nothing needs to be computed, recorded
+// or differentiated while its function runs: it is enough that each op is the one that is known to
+// come next. A ShardRun hands the function tensors that know their shape and their number:
+//
+//   known program    0, 1, 2: arguments   3 = mm(0, 1)   4 = tanh(3)   5 = mm(4, 2)   6 = sum(5, x)
+//   the function     mm(a, b)             is step 3 of operands 0 and 1: a shard with number 3
+//                    tanh(…), mm(…)       steps 4 and 5
+//                    psum(…, "x")         step 6, the program's result
+//
+// If all steps have come, and the tape follows a recording that has done the same at the same place,
+// the tape skips what the region recorded there (ShardPlaces). Otherwise the steps are *performed*:
+// under one level of vmap for each axis of the region, on tensors with lanes, which record and make
+// nodes of autograd. A step that is not the one that is known is performed after all before it, and
+// so are all that follow; they make up a new program.
+//
+// The function sees no difference, since shapes, types and errors are those of the ops. What cannot
+// be done on such shards (writing in place, reading values, functions with a gradient of their own,
+// hooks for saved tensors) ends the run: `ended()`. The region then runs its function again, under
+// levels of vmap from the start.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "csrc/trace/api/lanes.h"
+#include "csrc/trace/device/tensor_impl.h"
+#include "csrc/trace/pytorch/region_gradient.h"
+#include "csrc/trace/recorder/region.h"
+#include "csrc/trace/tape/recording.h"
+
+namespace spmd::trace {
+
+// What the function of a region does: steps over numbered shards, the arguments first.
+struct ShardProgram {
+  struct Shard {
+    TensorForm form;
+    at::ScalarType dtype = at::kFloat;
+    bool differentiable = false;
+  };
+  struct Argument {
+    enum class Kind : uint8_t { kShard, kShards, kNumber, kOther };
+    Kind kind = Kind::kOther;
+    absl::InlinedVector<int32_t, 1> shards;  // -1: another tensor, or one that is not defined
+    std::vector<at::Tensor> others;          // by item of `shards`; empty if there is no other
+    c10::IValue value;                       // kNumber, kOther
+  };
+  struct Step {
+    const OpInfo* op = nullptr;  // null: the sum over `axis`
+    size_t axis = 0;
+    bool grad_mode = false;
+    at::ScalarType default_dtype = at::kFloat;
+    absl::InlinedVector<Argument, 3> args;
+    absl::InlinedVector<int32_t, 1> results;     // flattened; -1: not defined
+    absl::InlinedVector<int32_t, 1> list_sizes;  // per result of the schema: -1, or how many
+  };
+  std::vector<TensorForm> lanes;  // of the arguments
+  std::vector<Shard> shards;
+  std::vector<Step> steps;
+  int32_t result = -1;  // of the region
+  // False if a step depends on more than its shards and numbers (tensors from outside, random
+  // numbers), so that it must be performed each time.
+  bool repeatable = true;
+};
+using ShardProgramPtr = std::shared_ptr<const ShardProgram>;
+
+// The levels of vmap of a region, one for each axis. Used by any thread.
+class RegionLevels {
+ public:
+  virtual ~RegionLevels() = default;
+  // Enters them; returns the first one.
+  virtual int64_t Enter() const = 0;
+  virtual void Leave(int64_t first) const = 0;
+  virtual size_t axes() const = 0;
+};
+
+class ShardRun final : public ShardOps {
+ public:
+  // A dimension that is the lanes of an axis, as it is seen when those before it are hidden.
+  struct Lane {
+    size_t axis;
+    int64_t dim;
+  };
+  using Nest = absl::InlinedVector<Lane, 2>;
+
+  // `lanes` have no history; `edges` are those of the whole tensors, invalid where nothing is
+  // differentiated. axes[k][i] is the axis of dimension i of lanes[k]. `known` may be null.
+  ShardRun(std::shared_ptr<const RegionLevels> levels, std::vector<at::Tensor> lanes,
+           absl::Span<const std::vector<int64_t>> axes, torch::autograd::edge_list edges,
+           absl::Span<const LaneFormPtr> forms, ShardProgramPtr known);
+
+  size_t arguments() const { return lanes_.size(); }
+  at::Tensor Argument(size_t k) const { return MakeShard(static_cast<int32_t>(k)); }
+  // The number of a shard of this run that nobody has given a history; nullopt for another tensor.
+  std::optional<int32_t> NumberOf(const at::Tensor& t) const;
+
+  // An op of the function. Throws: what the op throws, and c10::Error when the run has ended.
+  void Call(const OpInfo& op, const CallArguments& args, ResultsTo results) override;
+  // The sum over an axis; nullopt, having done nothing, if the shard does not vary along that axis
+  // alone.
+  std::optional<at::Tensor> Sum(const at::Tensor& shard, size_t axis);
+  // Ends the run, because what is asked for cannot be done on shards. Throws: c10::Error.
+  [[noreturn]] void End();
+  bool ended() const { return ended_; }
+
+  // True if all steps of the known program have come, and no other, and this is its result.
+  bool IsAsKnown(int32_t result) const {
+    return !performs_ && next_ == program_->steps.size() && program_->result == result;
+  }
+  // Performs the steps that have come.
+  void Perform();
+  // Requires, for these: the steps were performed.
+  const ShardProgramPtr& program() const { return program_; }
+  // The program whose result is this shard.
+  ShardProgramPtr ProgramOf(int32_t result);
+  const Nest& NestOf(int32_t shard) const { return values_[shard].nest; }
+  const at::Tensor& ValueOf(int32_t shard) const { return values_[shard].tensor; }
+  // The shard as vmap sees it on levels from `first` on.
+  at::Tensor Batched(int32_t shard, int64_t first) const;
+
+  const std::vector<at::Tensor>& lanes() const { return lanes_; }
+  const torch::autograd::edge_list& edges() const { return edges_; }
+
+ private:
+  using Step = ShardProgram::Step;
+  struct Value {
+    at::Tensor tensor;
+    Nest nest;
+  };
+
+  at::Tensor MakeShard(int32_t number) const;
+  bool IsShard(const at::Tensor& t, int32_t number) const;
+  void GiveResults(const Step& step, ResultsTo results) const;
+
+  bool IsNext(const Step& step, const OpInfo& op, const CallArguments& args) const;
+  bool Agrees(const ShardProgram::Argument& known, const CallArguments& args, size_t i) const;
+
+  // The program as far as it has come, to which steps are added.
+  ShardProgram& Learned();
+  Step StepOf(const OpInfo& op, const CallArguments& args);
+  ShardProgram::Argument ArgumentOf(const OpInfo& op, const CallArguments& args, size_t i);
+  ShardProgram::Argument Tensors(absl::Span<const at::Tensor> tensors, bool is_list);
+  void Learn(Step step, ResultsTo results);
+  bool IsDifferentiable(const Step& step) const;
+
+  // The results of a step, as they are seen and as they are kept.
+  struct Performed {
+    struct Result {
+      at::Tensor seen;
+      Value value;
+    };
+    absl::InlinedVector<Result, 1> results;
+    absl::InlinedVector<int32_t, 1> list_sizes;
+  };
+  Performed PerformStep(const Step& step);
+  Performed PerformOp(const Step& step);
+  Performed PerformSum(const Step& step) const;
+  c10::IValue Operands(const Step& step, size_t i, int64_t first) const;
+  Performed::Result Unwrapped(const at::Tensor& seen, int64_t first);
+
+  const uint64_t id_;
+  const std::shared_ptr<const RegionLevels> levels_;
+  std::vector<at::Tensor> lanes_;
+  torch::autograd::edge_list edges_;
+  const std::vector<LaneFormPtr> forms_;
+  const c10::impl::LocalDispatchKeySet keys_;
+  ShardProgramPtr program_;
+  size_t next_ = 0;        // how many steps have come
+  bool performs_ = false;  // whether they were performed
+  bool learns_ = false;    // whether program_ is this run's own
+  bool ended_ = false;
+  std::vector<Value> values_;  // of performed steps, by number
+};
+
+// A shard of a run that may have ended, which has no memory.
+bool IsShardOfRun(const at::Tensor& t);
+
+// What regions recorded at places of recordings, by which a tape can skip it.
+class ShardPlaces {
+ public:
+  // Where a run begins, behind the call that takes its arguments apart.
+  struct Start {
+    RecordingPtr lead;  // null if the tape does not follow one, or knows no such call
+    size_t call = 0;    // the number of that call
+    uint64_t tape = 0;
+    int32_t event = 0;
+    int64_t slot = 0;
+    int64_t records = 0;
+    size_t scalars = 0;
+  };
+  // `calls_before`: the number of the call that might have been replayed next, before that call.
+  static Start StartAt(size_t calls_before);
+  // The number of the call that may be replayed next.
+  static size_t NextCall();
+
+  // Notes what was recorded since `start` for the program, whose nodes were joined as `joined` says
+  // (null: it has no gradient).
+  void Note(const Start& start, ShardProgramPtr program, JoinedRegionPtr joined);
+  // The program that was noted at this place, or null.
+  ShardProgramPtr At(const Start& start) const;
+  // The result of the program, whose records are skipped; null if it is not known at this place.
+  // `edges` are those of the arguments.
+  struct Skipped {
+    at::Tensor result;
+    JoinedRegionPtr joined;
+  };
+  std::optional<Skipped> Skip(const Start& start, const ShardProgramPtr& program,
+                              const torch::autograd::edge_list& edges);
+
+ private:
+  struct Place {
+    std::weak_ptr<const Recording> recording;
+    ShardProgramPtr program;
+    TracedCall all;  // only what Tape::Skip and the records need
+    std::shared_ptr<const TracedCall> last;
+    size_t next_call = 0;
+    int64_t calls = 0;
+    std::vector<c10::Scalar> scalars;
+    JoinedRegionPtr joined;
+  };
+  const Place* Find(const Start& start) const;
+
+  absl::flat_hash_map<std::pair<const Recording*, size_t>, Place> places_;
+};
+
+}  // namespace spmd::trace
