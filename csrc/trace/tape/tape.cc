@@ -384,9 +384,11 @@ void Tape::AddEvent(Event::Kind kind, size_t index) {
 }
 
 void Tape::AddCall(TracedCall call) {
-  // Calls are ordered by their first event. If the tape stopped following within a call, later
-  // calls may begin inside it.
-  if (!own_.calls.empty() && own_.calls.back()->first_event > call.first_event) return;
+  // Calls are ordered by their first event. If the tape stopped following within this call, those
+  // that it has followed until then may begin inside; they are not this tape's.
+  while (!own_.calls.empty() && own_.calls.back()->first_event > call.first_event) {
+    own_.calls.pop_back();
+  }
   own_.calls.push_back(std::make_shared<const TracedCall>(std::move(call)));
 }
 
