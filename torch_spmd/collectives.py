@@ -714,12 +714,11 @@ def _summed(grad: Tensor, axis: ManualAxis) -> Tensor:
 
 
 def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
-    result: Tensor
     if has_torch_function_unary(t):  # a collective is one op for those who watch ops
-        result = handle_torch_function(_apply, (t,), t, axis, op)
-    else:
-        result = _on_axis(t, axis, op)
-    return result
+        result: Tensor = handle_torch_function(_apply, (t,), t, axis, op)
+        return result
+    step = _C.on_shards(_on_axis, (t,), axis.name, op)
+    return _on_axis(t, axis, op) if step is None else step
 
 
 def _on_axis(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:

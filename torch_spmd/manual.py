@@ -125,9 +125,15 @@ class ManualAxis:
     def index(self) -> Tensor:
         """Each device's position along the axis. It is made below all levels of torch.func, since
         one that is entered by now is above this axis's."""
+        if (step := _C.on_shards(_index, (), self.name, None)) is not None:
+            return step
         with pyfunctorch.temporarily_clear_interpreter_stack(), torch._C.DisableTorchFunction():
             positions = torch.arange(self.size, device="spmd")
         return _functorch._add_batch_dim(positions, 0, self.level)
+
+
+def _index(axis: ManualAxis, _: None) -> Tensor:
+    return axis.index
 
 
 is_wrapped = _functorch.is_functorch_wrapped_tensor

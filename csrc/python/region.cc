@@ -3,13 +3,13 @@
 #include "csrc/trace/recorder/region.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/ops/sum.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
-#include <ATen/ops/sum.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -24,6 +24,7 @@
 #include "csrc/python/init.h"
 #include "csrc/trace/api/lanes.h"
 #include "csrc/trace/api/shard_run.h"
+#include "csrc/trace/device/shard_impl.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/pytorch/make_node.h"
 #include "csrc/trace/pytorch/region_gradient.h"
@@ -106,14 +107,14 @@ struct EnteredAxis {
 // The axes of the regions that a thread is in, the outermost first.
 thread_local std::vector<EnteredAxis> entered_axes;
 
-// The run of a region's function on this thread, or null.
-thread_local trace::ShardRun* shard_run = nullptr;
+// The run of a region's function whose ops this thread notes; null while it performs them.
+trace::ShardRun* ShardRunHere() { return static_cast<trace::ShardRun*>(trace::shard_ops); }
 // How often something was asked of the regions of this thread that such a run cannot do.
 thread_local int64_t asked_for_levels = 0;
 
 void AskForLevels() {
   ++asked_for_levels;
-  if (shard_run != nullptr) shard_run->End();
+  if (trace::ShardRun* const run = ShardRunHere()) run->End();
 }
 
 // Enters a region: one level of vmap for each of its axes. Returns the first level; the others
@@ -180,7 +181,6 @@ EnteredAxis* FindAxis(const py::str& name) {
 }
 
 py::object AxisNamed(const py::str& name) {
-  AskForLevels();
   EnteredAxis* const axis = FindAxis(name);
   return axis == nullptr ? py::none() : axis->Object();
 }
@@ -338,7 +338,9 @@ class KnownRegion {
       if (std::optional<at::Tensor> result = OnShards(region, *tensors)) {
         return ToPython(*std::move(result));
       }
-      needs_levels_ = true;
+      py::object result = OnLevels(region, *tensors);
+      needs_levels_ = true;  // unless the function raises an error in either case
+      return result;
     }
     return OnLevels(region, *tensors);
   }
@@ -372,7 +374,9 @@ class KnownRegion {
     }
     needs_levels_ |= asked_for_levels != asked_before || !result.has_value();
     if (!result.has_value()) return region.attr("_finish")(outputs, first);
-    trace::JoinNodes(*result, start, EdgesOf(tensors));
+    const bool differentiates = result->requires_grad();
+    const bool joined = trace::JoinNodes(*result, start, EdgesOf(tensors)) != nullptr;
+    needs_levels_ |= differentiates && !joined;
     return ToPython(*std::move(result));
   }
 
@@ -386,9 +390,10 @@ class KnownRegion {
     const trace::ShardPlaces::Start start = trace::ShardPlaces::StartAt(calls_before);
     trace::ShardProgramPtr known = places_.At(start);
     if (known == nullptr) known = latest_;
-    const auto run = std::make_shared<trace::ShardRun>(axes_->levels, std::move(lanes),
-                                                       entrance_.axes, EdgesOf(tensors),
-                                                       entrance_.forms, std::move(known));
+    const auto run =
+        std::make_shared<trace::ShardRun>(axes_->levels, std::move(lanes), entrance_.axes,
+                                          EdgesOf(tensors), entrance_.forms, std::move(known),
+                                          /*at_once=*/start.lead == nullptr);
     const std::optional<int32_t> shard = RunOnShards(region, *run);
     if (!shard.has_value()) return std::nullopt;
     if (run->IsAsKnown(*shard)) {
@@ -430,11 +435,9 @@ class KnownRegion {
     py::object outputs;
     {
       for (size_t i = 0; i < axes_->names.size(); ++i) entered_axes.push_back({axes_, i, 0, {}});
-      shard_run = &run;
       trace::shard_ops = &run;
       const absl::Cleanup leave = [] {
         trace::shard_ops = nullptr;
-        shard_run = nullptr;
         entered_axes.clear();
       };
       PyObject* const returned = PyObject_CallObject(region.attr("f").ptr(), shards.ptr());
@@ -484,9 +487,9 @@ class KnownRegion {
 
   const RegionAxesPtr axes_;
   const Entrance entrance_;
-  std::shared_ptr<Exit> exit_;      // of the latest result, or null
-  bool needs_levels_ = false;       // whether its function cannot run on shards
-  trace::ShardProgramPtr latest_;   // of its function, or null
+  std::shared_ptr<Exit> exit_;     // of the latest result, or null
+  bool needs_levels_ = false;      // whether its function cannot run on shards
+  trace::ShardProgramPtr latest_;  // of its function, or null
   trace::ShardPlaces places_;
   int performed_ = 0;  // runs since one that was skipped
 };
@@ -502,8 +505,9 @@ py::object SumOverAxis(const py::handle& x, const py::str& name) {
   const EnteredAxis* const axis = FindAxis(name);
   if (axis == nullptr) return py::none();
   const at::Tensor& t = THPVariable_Unpack(x.ptr());
-  if (shard_run != nullptr && trace::IsShardOfRun(t)) {
-    std::optional<at::Tensor> sum = shard_run->Sum(t, axis->which);
+  trace::ShardRun* const run = ShardRunHere();
+  if (run != nullptr && trace::ShardImpl::Of(t) != nullptr) {
+    std::optional<at::Tensor> sum = run->Sum(t, axis->which);
     return sum.has_value() ? ToPython(*std::move(sum)) : py::none();
   }
   const functorch::BatchedTensorImpl* const varies = BatchedAt(t, axis->level);
@@ -521,6 +525,59 @@ py::object SumOverAxis(const py::handle& x, const py::str& name) {
                           counts ? std::nullopt : std::optional(t.scalar_type())));
 }
 
+// A function of Python: (*shards, axis, argument) -> shard.
+class PythonFunction final : public trace::ShardFunction {
+ public:
+  PythonFunction(py::object function, const EnteredAxis& axis, py::object argument)
+      : parts_(new Parts{std::move(function), axis.region, axis.which, std::move(argument)},
+               [](Parts* parts) {
+                 if (Py_IsInitialized() == 0) return;
+                 const py::gil_scoped_acquire gil;
+                 delete parts;
+               }) {}
+
+  bool Equals(const trace::ShardFunction& other) const override {
+    const Parts& a = *parts_;
+    const Parts& b = *static_cast<const PythonFunction&>(other).parts_;
+    return a.function.is(b.function) && a.which == b.which && a.argument.equal(b.argument);
+  }
+  at::Tensor Call(const std::vector<at::Tensor>& shards, int64_t first) const override {
+    const py::gil_scoped_acquire gil;
+    EnteredAxis axis{
+        parts_->region, parts_->which, first + static_cast<int64_t>(parts_->which), {}};
+    py::tuple args(shards.size() + 2);
+    for (size_t k = 0; k < shards.size(); ++k) args[k] = ToPython(shards[k]);
+    args[shards.size()] = axis.Object();
+    args[shards.size() + 1] = parts_->argument;
+    return THPVariable_Unpack(parts_->function(*args).ptr());
+  }
+
+ private:
+  struct Parts {
+    py::object function;
+    RegionAxesPtr region;
+    size_t which;
+    py::object argument;
+  };
+  std::shared_ptr<const Parts> parts_;
+};
+
+// Calls a function of shards, an axis and an argument as one step, where a region's function runs
+// on shards. None elsewhere.
+py::object OnShards(const py::object& function, const py::tuple& tensors, const py::str& name,
+                    const py::object& argument) {
+  trace::ShardRun* const run = ShardRunHere();
+  if (run == nullptr) return py::none();
+  const EnteredAxis* const axis = FindAxis(name);
+  std::vector<at::Tensor> shards;
+  for (const py::handle& t : tensors) shards.push_back(THPVariable_Unpack(t.ptr()));
+  const bool all = std::all_of(shards.begin(), shards.end(), [](const at::Tensor& t) {
+    return trace::ShardImpl::Of(t) != nullptr;
+  });
+  if (axis == nullptr || !all || at::impl::torch_function_mode_enabled()) run->End();
+  return ToPython(run->Apply(std::make_shared<PythonFunction>(function, *axis, argument), shards));
+}
+
 }  // namespace
 
 void init_region(py::module& m) {
@@ -533,9 +590,9 @@ void init_region(py::module& m) {
   py::class_<RegionAxes, std::shared_ptr<RegionAxes>>(m, "RegionAxes")
       .def(py::init([](py::object mesh, std::vector<std::string> names, std::vector<int64_t> sizes,
                        std::vector<std::string> checked) {
-             return RegionAxes{std::move(mesh), std::move(names),
-                               std::make_shared<const AxisLevels>(std::move(sizes),
-                                                                  std::move(checked))};
+             return RegionAxes{
+                 std::move(mesh), std::move(names),
+                 std::make_shared<const AxisLevels>(std::move(sizes), std::move(checked))};
            }),
            py::arg("mesh"), py::arg("names"), py::arg("sizes"), py::arg("checked"))
       .def("enter", [](const std::shared_ptr<RegionAxes>& region) { return EnterRegion(region); });
@@ -552,6 +609,8 @@ void init_region(py::module& m) {
   m.def("entered_axes", &EnteredAxes);
   m.def("replace_axes", &ReplaceAxes, py::arg("axes"));
   m.def("axis_named", &AxisNamed, py::arg("name"));
+  m.def("on_shards", &OnShards, py::arg("function"), py::arg("tensors"), py::arg("axis"),
+        py::arg("argument"));
   m.def("sum_over_axis", &SumOverAxis, py::arg("x"), py::arg("name"));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/api/shard_run.h"
 
+#include <ATen/Context.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/sum.h>
@@ -13,6 +14,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "csrc/trace/device/device_type.h"
+#include "csrc/trace/device/shard_impl.h"
 #include "csrc/trace/dispatch/kernel.h"
 #include "csrc/trace/op/attribute.h"
 #include "csrc/trace/pytorch/make_node.h"
@@ -24,56 +26,6 @@ namespace spmd::trace {
 namespace functorch = at::functorch;
 
 namespace {
-
-// A tensor that knows its shape, and which one it is. It has no memory, and autograd does not see
-// ops on it; that it seems to be a leaf lets functions with a gradient of their own give their
-// results a history, which shows that they were called.
-class ShardImpl final : public c10::TensorImpl {
- public:
-  ShardImpl(uint64_t run, int32_t number, const TensorForm& form, at::ScalarType dtype,
-            bool differentiable)
-      : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                        c10::scalarTypeToTypeMeta(dtype), c10::Device(kDeviceType, 0)),
-        run(run),
-        number(number) {
-    key_set_ = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
-    sizes_and_strides_ = form.sizes_and_strides;
-    numel_ = form.numel;
-    is_contiguous_ = form.contiguous;
-    is_channels_last_ = form.channels_last;
-    is_channels_last_contiguous_ = form.channels_last_contiguous;
-    is_channels_last_3d_ = form.channels_last_3d;
-    is_channels_last_3d_contiguous_ = form.channels_last_3d_contiguous;
-    is_non_overlapping_and_dense_ = form.non_overlapping_and_dense;
-    set_storage_access_should_throw();
-    if (differentiable) {
-      set_autograd_meta(std::make_unique<autograd::AutogradMeta>(this, /*requires_grad=*/true));
-    }
-  }
-
-  // No copy is a shard.
-  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion&,
-                                                              bool) const override {
-    Refuse();
-  }
-  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(c10::VariableVersion&&,
-                                                              bool) const override {
-    Refuse();
-  }
-
-  const uint64_t run;
-  const int32_t number;
-
- private:
-  [[noreturn]] static void Refuse() {
-    TORCH_CHECK(false, "torch_spmd: a shard of a manual region cannot be copied here");
-  }
-};
-
-const ShardImpl* ShardOf(const at::Tensor& t) {
-  const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
-  return typeid(impl) == typeid(ShardImpl) ? static_cast<const ShardImpl*>(&impl) : nullptr;
-}
 
 // True if the function has given the shard a history or hooks, or has changed whether it is a leaf.
 bool IsTouched(const at::Tensor& t, bool differentiable) {
@@ -100,17 +52,17 @@ bool DependsOnMore(const OpInfo& op) {
 
 at::ScalarType DefaultDtype() { return at::typeMetaToScalarType(at::get_default_dtype()); }
 
+bool IsDeterministic() { return at::globalContext().deterministicAlgorithms(); }
+
 bool GradMode() { return c10::AutogradState::get_tls_state().get_grad_mode(); }
 
 }  // namespace
-
-bool IsShardOfRun(const at::Tensor& t) { return t.defined() && ShardOf(t) != nullptr; }
 
 // --- the run ---
 
 ShardRun::ShardRun(std::shared_ptr<const RegionLevels> levels, std::vector<at::Tensor> lanes,
                    absl::Span<const std::vector<int64_t>> axes, autograd::edge_list edges,
-                   absl::Span<const LaneFormPtr> forms, ShardProgramPtr known)
+                   absl::Span<const LaneFormPtr> forms, ShardProgramPtr known, bool at_once)
     : id_(NewId()),
       levels_(std::move(levels)),
       lanes_(std::move(lanes)),
@@ -118,7 +70,7 @@ ShardRun::ShardRun(std::shared_ptr<const RegionLevels> levels, std::vector<at::T
       forms_(forms.begin(), forms.end()),
       keys_(c10::impl::tls_local_dispatch_key_set()),
       program_(std::move(known)) {
-  bool is_known = program_ != nullptr;
+  bool is_known = program_ != nullptr && program_->deterministic == IsDeterministic();
   for (size_t k = 0; is_known && k < lanes_.size(); ++k) {
     is_known = program_->lanes[k].IsSurelyOf(*lanes_[k].unsafeGetTensorImpl()) &&
                program_->shards[k].dtype == lanes_[k].scalar_type() &&
@@ -129,9 +81,13 @@ ShardRun::ShardRun(std::shared_ptr<const RegionLevels> levels, std::vector<at::T
   for (size_t k = 0; k < lanes_.size(); ++k) {
     for (const int64_t axis : axes[k]) values_[k].nest.push_back({static_cast<size_t>(axis), 0});
   }
-  if (program_ != nullptr) return;
+  if (program_ != nullptr) {
+    if (at_once) Perform();
+    return;
+  }
   performs_ = true;
   auto learned = std::make_shared<ShardProgram>();
+  learned->deterministic = IsDeterministic();
   for (size_t k = 0; k < lanes_.size(); ++k) {
     const at::Tensor& t = lanes_[k];
     values_[k].tensor = t;
@@ -159,26 +115,25 @@ at::Tensor ShardRun::MakeShard(int32_t number) const {
 }
 
 bool ShardRun::IsShard(const at::Tensor& t, int32_t number) const {
-  const ShardImpl* const shard = ShardOf(t);
+  const ShardImpl* const shard = ShardImpl::Of(t);
   return shard != nullptr && shard->run == id_ && shard->number == number &&
          !IsTouched(t, program_->shards[number].differentiable);
 }
 
 std::optional<int32_t> ShardRun::NumberOf(const at::Tensor& t) const {
-  const ShardImpl* const shard = ShardOf(t);
+  const ShardImpl* const shard = ShardImpl::Of(t);
   if (shard == nullptr || !IsShard(t, shard->number)) return std::nullopt;
   return shard->number;
 }
 
 void ShardRun::Call(const OpInfo& op, const CallArguments& args, ResultsTo results) {
-  if (ended_ || !op.written.empty() || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty())
+  if (ended_ || !op.written.empty() ||
+      !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) {
     End();
-  if (!performs_) {
-    if (next_ < program_->steps.size() && IsNext(program_->steps[next_], op, args)) {
-      return GiveResults(program_->steps[next_++], results);
-    }
-    Perform();
   }
+  const Step* const next = Next();
+  if (next != nullptr && IsNext(*next, op, args)) return Take(*next, results);
+  Perform();
   Learn(StepOf(op, args), results);
 }
 
@@ -186,21 +141,51 @@ std::optional<at::Tensor> ShardRun::Sum(const at::Tensor& x, size_t axis) {
   const std::optional<int32_t> number = NumberOf(x);
   if (ended_ || !number.has_value()) End();
   at::Tensor result;
-  if (!performs_) {
-    const Step* const step = next_ < program_->steps.size() ? &program_->steps[next_] : nullptr;
-    if (step != nullptr && step->op == nullptr && step->axis == axis &&
-        step->grad_mode == GradMode() && step->args[0].shards[0] == *number) {
-      ++next_;
-      return MakeShard(step->results[0]);
-    }
-    Perform();
+  const ResultsTo to{.each = absl::MakeSpan(&result, 1)};
+  const Step* const next = Next();
+  if (next != nullptr && next->op == nullptr && next->function == nullptr && next->axis == axis &&
+      next->grad_mode == GradMode() && next->args[0].shards[0] == *number) {
+    Take(*next, to);
+    return result;
   }
+  Perform();
   const Nest& nest = NestOf(*number);
   if (nest.size() != 1 || nest[0].axis != axis) return std::nullopt;
   Step step{.axis = axis, .grad_mode = GradMode()};
   step.args.push_back({.kind = ShardProgram::Argument::Kind::kShard, .shards = {*number}});
-  Learn(std::move(step), {.each = absl::MakeSpan(&result, 1)});
+  Learn(std::move(step), to);
   return result;
+}
+
+at::Tensor ShardRun::Apply(std::shared_ptr<const ShardFunction> function,
+                           absl::Span<const at::Tensor> shards) {
+  if (ended_) End();
+  at::Tensor result;
+  const ResultsTo to{.each = absl::MakeSpan(&result, 1)};
+  const Step* const next = Next();
+  if (next != nullptr && next->function != nullptr && next->grad_mode == GradMode() &&
+      std::equal(shards.begin(), shards.end(), next->args[0].shards.begin(),
+                 next->args[0].shards.end(),
+                 [this](const at::Tensor& t, int32_t k) { return IsShard(t, k); }) &&
+      next->function->Equals(*function)) {
+    Take(*next, to);
+    return result;
+  }
+  Perform();
+  Step step{.function = std::move(function), .grad_mode = GradMode()};
+  step.args.push_back(Tensors(shards, /*is_list=*/true));
+  Learn(std::move(step), to);
+  return result;
+}
+
+const ShardProgram::Step* ShardRun::Next() const {
+  return !learns_ && next_ < program_->steps.size() ? &program_->steps[next_] : nullptr;
+}
+
+void ShardRun::Take(const Step& step, ResultsTo results) {
+  ++next_;
+  if (performs_) Keep(PerformStep(step));
+  GiveResults(step, results);
 }
 
 void ShardRun::GiveResults(const Step& step, ResultsTo results) const {
@@ -296,9 +281,8 @@ ShardProgram& ShardRun::Learned() {
 }
 
 ShardProgramPtr ShardRun::ProgramOf(int32_t result) {
-  if (program_->result != result || program_->steps.size() != next_) {
-    if (program_->result != result || !learns_) Learned().result = result;
-  }
+  const bool is_known = !learns_ && next_ == program_->steps.size() && program_->result == result;
+  if (!is_known) Learned().result = result;
   return program_;
 }
 
@@ -308,7 +292,7 @@ ShardProgram::Argument ShardRun::Tensors(absl::Span<const at::Tensor> tensors, b
   std::vector<at::Tensor> others;
   bool has_others = false;
   for (const at::Tensor& t : tensors) {
-    const bool is_shard = t.defined() && ShardOf(t) != nullptr;
+    const bool is_shard = t.defined() && ShardImpl::Of(t) != nullptr;
     const std::optional<int32_t> number = is_shard ? NumberOf(t) : std::nullopt;
     if (is_shard && !number.has_value()) End();
     arg.shards.push_back(number.value_or(-1));
@@ -387,11 +371,12 @@ void ShardRun::Perform() {
   performs_ = true;
   for (size_t k = 0; k < lanes_.size(); ++k) values_[k].tensor = lanes_[k];
   GiveHistory(lanes_, forms_, edges_);
-  for (size_t k = 0; k < next_; ++k) {
-    Performed performed = PerformStep(program_->steps[k]);
-    for (Performed::Result& result : performed.results) {
-      if (result.seen.defined()) values_.push_back(std::move(result.value));
-    }
+  for (size_t k = 0; k < next_; ++k) Keep(PerformStep(program_->steps[k]));
+}
+
+void ShardRun::Keep(Performed performed) {
+  for (Performed::Result& result : performed.results) {
+    if (result.seen.defined()) values_.push_back(std::move(result.value));
   }
 }
 
@@ -408,7 +393,18 @@ ShardRun::Performed ShardRun::PerformStep(const Step& step) {
   const absl::Cleanup restore = [before] { shard_ops = before; };
   const c10::impl::ForceDispatchKeyGuard keys(keys_);
   const c10::AutoGradMode grad_mode(step.grad_mode);
-  return step.op == nullptr ? PerformSum(step) : PerformOp(step);
+  if (step.op != nullptr) return PerformOp(step);
+  return step.function != nullptr ? PerformFunction(step) : PerformSum(step);
+}
+
+ShardRun::Performed ShardRun::PerformFunction(const Step& step) {
+  const int64_t first = levels_->Enter();
+  const absl::Cleanup leave = [&] { levels_->Leave(first); };
+  Performed performed;
+  performed.results.push_back(
+      Unwrapped(step.function->Call(OperandTensors(step.args[0], first), first), first));
+  performed.list_sizes.push_back(-1);
+  return performed;
 }
 
 ShardRun::Performed ShardRun::PerformSum(const Step& step) const {
@@ -423,21 +419,30 @@ ShardRun::Performed ShardRun::PerformSum(const Step& step) const {
   return performed;
 }
 
-c10::IValue ShardRun::Operands(const Step& step, size_t i, int64_t first) const {
+std::vector<at::Tensor> ShardRun::OperandTensors(const ShardProgram::Argument& arg,
+                                                 int64_t first) const {
+  std::vector<at::Tensor> tensors;
+  for (size_t k = 0; k < arg.shards.size(); ++k) {
+    if (arg.shards[k] >= 0) {
+      tensors.push_back(Batched(arg.shards[k], first));
+    } else {
+      tensors.push_back(arg.others.empty() ? at::Tensor() : arg.others[k]);
+    }
+  }
+  return tensors;
+}
+
+c10::IValue ShardRun::Operand(const Step& step, size_t i, int64_t first) const {
   using Kind = ShardProgram::Argument::Kind;
   const ShardProgram::Argument& arg = step.args[i];
   if (arg.kind == Kind::kNumber || arg.kind == Kind::kOther) return arg.value;
-  std::vector<at::Tensor> tensors;
-  for (size_t k = 0; k < arg.shards.size(); ++k) {
-    tensors.push_back(arg.shards[k] >= 0    ? Batched(arg.shards[k], first)
-                      : arg.others.empty() ? at::Tensor()
-                                            : arg.others[k]);
-  }
+  std::vector<at::Tensor> tensors = OperandTensors(arg, first);
   if (arg.kind == Kind::kShard) return tensors[0];
   const c10::TypePtr& type = step.op->handle.schema().arguments()[i].type();
   if (type->isSubtypeOf(*c10::ListType::ofTensors())) return tensors;
   c10::List<std::optional<at::Tensor>> optional;
-  for (const at::Tensor& t : tensors) optional.push_back(t.defined() ? std::optional(t) : std::nullopt);
+  for (const at::Tensor& t : tensors)
+    optional.push_back(t.defined() ? std::optional(t) : std::nullopt);
   return optional;
 }
 
@@ -445,7 +450,7 @@ ShardRun::Performed ShardRun::PerformOp(const Step& step) {
   const int64_t first = levels_->Enter();
   const absl::Cleanup leave = [&] { levels_->Leave(first); };
   torch::jit::Stack stack;
-  for (size_t i = 0; i < step.args.size(); ++i) stack.push_back(Operands(step, i, first));
+  for (size_t i = 0; i < step.args.size(); ++i) stack.push_back(Operand(step, i, first));
   step.op->handle.callBoxed(&stack);
   Performed performed;
   for (const c10::IValue& result : stack) {
@@ -467,8 +472,7 @@ ShardRun::Performed::Result ShardRun::Unwrapped(const at::Tensor& seen, int64_t 
   Value value{.tensor = seen};
   if (!seen.defined()) return {seen, std::move(value)};
   for (size_t axis = levels_->axes(); axis-- > 0;) {
-    const functorch::BatchedTensorImpl* const varies =
-        functorch::maybeGetBatchedImpl(value.tensor);
+    const functorch::BatchedTensorImpl* const varies = functorch::maybeGetBatchedImpl(value.tensor);
     if (varies == nullptr || varies->level() != first + static_cast<int64_t>(axis)) continue;
     value.nest.insert(value.nest.begin(), {axis, varies->bdim()});
     value.tensor = at::Tensor(varies->value());
@@ -547,28 +551,29 @@ void ShardPlaces::Note(const Start& start, ShardProgramPtr program, JoinedRegion
                        tape.scalars().end());
   constexpr size_t kMostPlaces = 256;  // of programs that never repeat
   if (places_.size() >= kMostPlaces) places_.clear();
-  places_[{start.lead.get(), start.call}] = std::move(place);
+  places_[{start.lead.get(), start.call}] = std::make_shared<const Place>(std::move(place));
 }
 
-const ShardPlaces::Place* ShardPlaces::Find(const Start& start) const {
+std::shared_ptr<const ShardPlaces::Place> ShardPlaces::Find(const Start& start) const {
   if (start.lead == nullptr) return nullptr;
   const auto it = places_.find({start.lead.get(), start.call});
-  if (it == places_.end() || it->second.recording.lock() != start.lead) return nullptr;
-  return &it->second;
+  if (it == places_.end() || it->second->recording.lock() != start.lead) return nullptr;
+  return it->second;
 }
 
 ShardProgramPtr ShardPlaces::At(const Start& start) const {
-  const Place* const place = Find(start);
+  const std::shared_ptr<const Place> place = Find(start);
   return place == nullptr ? nullptr : place->program;
 }
 
 std::optional<ShardPlaces::Skipped> ShardPlaces::Skip(const Start& start,
                                                       const ShardProgramPtr& program,
                                                       const autograd::edge_list& edges) {
-  const Place* const found = Find(start);
+  const std::shared_ptr<const Place> found = Find(start);
   if (found == nullptr || found->program != program) return std::nullopt;
   const Place& place = *found;
-  if (place.joined != nullptr && (!LeadAlike(*place.joined, edges) || !MayBeJoined(*place.joined))) {
+  if (place.joined != nullptr &&
+      (!LeadAlike(*place.joined, edges) || !MayBeJoined(*place.joined))) {
     return std::nullopt;
   }
   SessionLock lock;

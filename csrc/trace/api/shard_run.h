@@ -10,11 +10,11 @@
 //                    tanh(…), mm(…)       steps 4 and 5
 //                    psum(…, "x")         step 6, the program's result
 //
-// If all steps have come, and the tape follows a recording that has done the same at the same place,
-// the tape skips what the region recorded there (ShardPlaces). Otherwise the steps are *performed*:
-// under one level of vmap for each axis of the region, on tensors with lanes, which record and make
-// nodes of autograd. A step that is not the one that is known is performed after all before it, and
-// so are all that follow; they make up a new program.
+// If all steps have come, and the tape follows a recording that has done the same at the same
+// place, the tape skips what the region recorded there (ShardPlaces). Otherwise the steps are
+// *performed*: under one level of vmap for each axis of the region, on tensors with lanes, which
+// record and make nodes of autograd. A step that is not the one that is known is performed after
+// all before it, and so are all that follow; they make up a new program.
 //
 // The function sees no difference, since shapes, types and errors are those of the ops. What cannot
 // be done on such shards (writing in place, reading values, functions with a gradient of their own,
@@ -42,6 +42,15 @@
 
 namespace spmd::trace {
 
+// A function of shards that is one step, such as a collective.
+class ShardFunction {
+ public:
+  virtual ~ShardFunction() = default;
+  virtual bool Equals(const ShardFunction& other) const = 0;
+  // Calls it with shards as vmap sees them on the region's levels, which begin with `first`.
+  virtual at::Tensor Call(const std::vector<at::Tensor>& shards, int64_t first) const = 0;
+};
+
 // What the function of a region does: steps over numbered shards, the arguments first.
 struct ShardProgram {
   struct Shard {
@@ -56,8 +65,10 @@ struct ShardProgram {
     std::vector<at::Tensor> others;          // by item of `shards`; empty if there is no other
     c10::IValue value;                       // kNumber, kOther
   };
+  // An op, a function of one list of shards, or else the sum of a shard over an axis.
   struct Step {
-    const OpInfo* op = nullptr;  // null: the sum over `axis`
+    const OpInfo* op = nullptr;
+    std::shared_ptr<const ShardFunction> function;
     size_t axis = 0;
     bool grad_mode = false;
     at::ScalarType default_dtype = at::kFloat;
@@ -68,7 +79,8 @@ struct ShardProgram {
   std::vector<TensorForm> lanes;  // of the arguments
   std::vector<Shard> shards;
   std::vector<Step> steps;
-  int32_t result = -1;  // of the region
+  int32_t result = -1;         // of the region
+  bool deterministic = false;  // whether PyTorch was told to use deterministic algorithms
   // False if a step depends on more than its shards and numbers (tensors from outside, random
   // numbers), so that it must be performed each time.
   bool repeatable = true;
@@ -95,10 +107,11 @@ class ShardRun final : public ShardOps {
   using Nest = absl::InlinedVector<Lane, 2>;
 
   // `lanes` have no history; `edges` are those of the whole tensors, invalid where nothing is
-  // differentiated. axes[k][i] is the axis of dimension i of lanes[k]. `known` may be null.
+  // differentiated. axes[k][i] is the axis of dimension i of lanes[k]. `known` may be null. Steps
+  // are performed as they come if `at_once`.
   ShardRun(std::shared_ptr<const RegionLevels> levels, std::vector<at::Tensor> lanes,
            absl::Span<const std::vector<int64_t>> axes, torch::autograd::edge_list edges,
-           absl::Span<const LaneFormPtr> forms, ShardProgramPtr known);
+           absl::Span<const LaneFormPtr> forms, ShardProgramPtr known, bool at_once);
 
   size_t arguments() const { return lanes_.size(); }
   at::Tensor Argument(size_t k) const { return MakeShard(static_cast<int32_t>(k)); }
@@ -110,6 +123,9 @@ class ShardRun final : public ShardOps {
   // The sum over an axis; nullopt, having done nothing, if the shard does not vary along that axis
   // alone.
   std::optional<at::Tensor> Sum(const at::Tensor& shard, size_t axis);
+  // A function of shards. Throws: what it throws.
+  at::Tensor Apply(std::shared_ptr<const ShardFunction> function,
+                   absl::Span<const at::Tensor> shards);
   // Ends the run, because what is asked for cannot be done on shards. Throws: c10::Error.
   [[noreturn]] void End();
   bool ended() const { return ended_; }
@@ -146,6 +162,10 @@ class ShardRun final : public ShardOps {
   bool IsNext(const Step& step, const OpInfo& op, const CallArguments& args) const;
   bool Agrees(const ShardProgram::Argument& known, const CallArguments& args, size_t i) const;
 
+  // The step of the known program that comes next, or null.
+  const Step* Next() const;
+  void Take(const Step& step, ResultsTo results);
+
   // The program as far as it has come, to which steps are added.
   ShardProgram& Learned();
   Step StepOf(const OpInfo& op, const CallArguments& args);
@@ -165,8 +185,11 @@ class ShardRun final : public ShardOps {
   };
   Performed PerformStep(const Step& step);
   Performed PerformOp(const Step& step);
+  Performed PerformFunction(const Step& step);
   Performed PerformSum(const Step& step) const;
-  c10::IValue Operands(const Step& step, size_t i, int64_t first) const;
+  void Keep(Performed performed);
+  std::vector<at::Tensor> OperandTensors(const ShardProgram::Argument& arg, int64_t first) const;
+  c10::IValue Operand(const Step& step, size_t i, int64_t first) const;
   Performed::Result Unwrapped(const at::Tensor& seen, int64_t first);
 
   const uint64_t id_;
@@ -182,9 +205,6 @@ class ShardRun final : public ShardOps {
   bool ended_ = false;
   std::vector<Value> values_;  // of performed steps, by number
 };
-
-// A shard of a run that may have ended, which has no memory.
-bool IsShardOfRun(const at::Tensor& t);
 
 // What regions recorded at places of recordings, by which a tape can skip it.
 class ShardPlaces {
@@ -229,9 +249,9 @@ class ShardPlaces {
     std::vector<c10::Scalar> scalars;
     JoinedRegionPtr joined;
   };
-  const Place* Find(const Start& start) const;
+  std::shared_ptr<const Place> Find(const Start& start) const;
 
-  absl::flat_hash_map<std::pair<const Recording*, size_t>, Place> places_;
+  absl::flat_hash_map<std::pair<const Recording*, size_t>, std::shared_ptr<const Place>> places_;
 };
 
 }  // namespace spmd::trace

@@ -13,6 +13,7 @@
 #include <typeinfo>
 
 #include "csrc/trace/device/device_type.h"
+#include "csrc/trace/device/shard_impl.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/dispatch/record_generic.h"
 #include "csrc/trace/recorder/capture.h"
@@ -29,6 +30,9 @@ namespace spmd::trace {
 namespace {
 
 bool IsForeign(const at::Tensor& t) {
+  TORCH_CHECK_VALUE(!t.defined() || ShardImpl::Of(t) == nullptr,
+                    "a shard of a manual region is used after the region has ended, or by another "
+                    "thread; return it from the function that shard_map runs");
   return t.defined() && t.device().type() == kDeviceType && !Buffer::IsOurs(t);
 }
 

@@ -388,7 +388,6 @@ bool MayBeJoined(const JoinedRegion& joined) {
   return !HasFailed(StructureIn(joined.key));
 }
 
-
 void RegisterRegionGradient() {
   if (region_gradient != nullptr) return;
   region_gradient = DefineOp("spmd::_region_gradient",

@@ -53,9 +53,9 @@ struct JoinedRegion {
 using JoinedRegionPtr = std::shared_ptr<const JoinedRegion>;
 
 // Gives `result` one node in the place of those that were made since `start`, where that can be
-// done. Returns how, or null if it was not done or if an edge leads elsewhere than to the arguments,
-// whose edges are `arguments`. Requires: `result` is a new tensor that nobody else has; the region
-// has been left.
+// done. Returns how, or null if it was not done or if an edge leads elsewhere than to the
+// arguments, whose edges are `arguments`. Requires: `result` is a new tensor that nobody else has;
+// the region has been left.
 JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
                           const torch::autograd::edge_list& arguments);
 

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the function of a manual region sees while its ops are only noted
+// (csrc/trace/api/shard_run.h): a tensor that knows its shape, and which one it is.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdint>
+#include <memory>
+#include <typeinfo>
+
+#include "csrc/trace/device/device_type.h"
+#include "csrc/trace/device/tensor_impl.h"
+
+namespace spmd::trace {
+
+// It has no memory, and autograd does not see ops on it. That it seems to be a leaf lets functions
+// with a gradient of their own give their results a history, which shows that they were called.
+class ShardImpl final : public c10::TensorImpl, public Pooled<ShardImpl> {
+ public:
+  // Shard `number` of the run with this number. Numbers of runs are never used again.
+  ShardImpl(uint64_t run, int32_t number, const TensorForm& form, at::ScalarType dtype,
+            bool differentiable)
+      : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                        c10::scalarTypeToTypeMeta(dtype), c10::Device(kDeviceType, 0)),
+        run(run),
+        number(number) {
+    key_set_ = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
+    sizes_and_strides_ = form.sizes_and_strides;
+    numel_ = form.numel;
+    is_contiguous_ = form.contiguous;
+    is_channels_last_ = form.channels_last;
+    is_channels_last_contiguous_ = form.channels_last_contiguous;
+    is_channels_last_3d_ = form.channels_last_3d;
+    is_channels_last_3d_contiguous_ = form.channels_last_3d_contiguous;
+    is_non_overlapping_and_dense_ = form.non_overlapping_and_dense;
+    set_storage_access_should_throw();
+    if (differentiable) {
+      set_autograd_meta(
+          std::make_unique<torch::autograd::AutogradMeta>(this, /*requires_grad=*/true));
+    }
+  }
+
+  // Null for any other tensor. Requires: `t` is defined.
+  static const ShardImpl* Of(const at::Tensor& t) {
+    const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
+    return typeid(impl) == typeid(ShardImpl) ? static_cast<const ShardImpl*>(&impl) : nullptr;
+  }
+
+  // No copy is a shard.
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion&,
+                                                              bool) const override {
+    Refuse();
+  }
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(c10::VariableVersion&&,
+                                                              bool) const override {
+    Refuse();
+  }
+
+  const uint64_t run;
+  const int32_t number;
+
+ private:
+  [[noreturn]] static void Refuse() {
+    TORCH_CHECK(false, "torch_spmd: a shard of a manual region cannot be copied like this");
+  }
+};
+
+}  // namespace spmd::trace
