@@ -16,6 +16,7 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -43,10 +44,13 @@ bool HasHooks(autograd::Node& node) {
          !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty();
 }
 
-// True if all that the node does is to call ops. (The node of a function that is written in Python
-// would ask Python, if it was asked by is_traceable.)
+// True if all that the node does is to call ops: a node that PyTorch generates from its table of
+// derivatives, or one of ours. (The node of a function that is written in Python would ask Python,
+// if it was asked by is_traceable; the generated nodes of views say that they are not.)
 bool IsOfOps(const autograd::Node& node) {
-  return dynamic_cast<const autograd::TraceableFunction*>(&node) != nullptr;
+  constexpr std::string_view kGenerated = "N5torch8autograd9generated";  // as names are mangled
+  return std::string_view(typeid(node).name()).starts_with(kGenerated) ||
+         dynamic_cast<const autograd::TraceableFunction*>(&node) != nullptr;
 }
 
 // The nodes that a region has made.
