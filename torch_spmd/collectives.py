@@ -717,7 +717,7 @@ def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     if has_torch_function_unary(t):  # a collective is one op for those who watch ops
         result: Tensor = handle_torch_function(_apply, (t,), t, axis, op)
         return result
-    step = _C.on_shards(_on_axis, (t,), axis.name, op)
+    step = _C.call_on_shards(_on_axis, (t,), axis.name, op)
     return _on_axis(t, axis, op) if step is None else step
 
 

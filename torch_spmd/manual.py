@@ -125,7 +125,7 @@ class ManualAxis:
     def index(self) -> Tensor:
         """Each device's position along the axis. It is made below all levels of torch.func, since
         one that is entered by now is above this axis's."""
-        if (step := _C.on_shards(_index, (), self.name, None)) is not None:
+        if (step := _C.call_on_shards(_index, (), self.name, None)) is not None:
             return step
         with pyfunctorch.temporarily_clear_interpreter_stack(), torch._C.DisableTorchFunction():
             positions = torch.arange(self.size, device="spmd")

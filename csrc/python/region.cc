@@ -4,6 +4,7 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/sum.h>
 #include <c10/core/AutogradState.h>
@@ -23,6 +24,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "csrc/python/init.h"
 #include "csrc/trace/api/lanes.h"
+#include "csrc/trace/api/shard_places.h"
 #include "csrc/trace/api/shard_run.h"
 #include "csrc/trace/device/shard_impl.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
@@ -75,6 +77,7 @@ class AxisLevels final : public trace::RegionLevels {
   }
   size_t axes() const override { return sizes_.size(); }
   const std::vector<int64_t>& sizes() const { return sizes_; }
+  const std::vector<std::string>& checked() const { return checked_; }
 
  private:
   const std::vector<int64_t> sizes_;
@@ -231,6 +234,8 @@ std::optional<std::vector<at::Tensor>> TensorsThatFit(const Entrance& entrance,
   return tensors;
 }
 
+constexpr int64_t kNoLevel = -1;  // of an axis whose region's function runs on shards
+
 // What the function of the region sees of tensors whose lanes are apart.
 py::tuple Shards(const Entrance& entrance, std::vector<at::Tensor> lanes, int64_t first_level) {
   py::tuple shards(lanes.size());
@@ -278,7 +283,7 @@ at::Tensor Whole(const Exit& exit, at::Tensor t, int64_t first, const Leave& lea
 // done nothing, for a shard that varies along an axis that its spec does not name.
 std::optional<at::Tensor> Whole(const Exit& exit, const trace::ShardRun& run, int32_t shard,
                                 const trace::RegionLevels& levels) {
-  for (const trace::ShardRun::Lane& lane : run.NestOf(shard)) {
+  for (const trace::ShardLane& lane : run.LanesOf(shard)) {
     if (!exit.named[lane.axis]) return std::nullopt;
   }
   const int64_t first = levels.Enter();
@@ -334,21 +339,22 @@ class KnownRegion {
     }
     std::optional<std::vector<at::Tensor>> tensors = TensorsThatFit(entrance_, args);
     if (!tensors.has_value()) return NotImplemented();
-    if (exit_ != nullptr && !needs_levels_ && SeesOpsFirst(*tensors)) {
+    if (exit_ != nullptr && !needs_levels_ && DeviceIsFirst(*tensors)) {
       if (std::optional<at::Tensor> result = OnShards(region, *tensors)) {
         return ToPython(*std::move(result));
       }
       py::object result = OnLevels(region, *tensors);
-      needs_levels_ = true;  // unless the function raises an error in either case
+      NeedLevels();  // unless the function raises an error in either case
       return result;
     }
     return OnLevels(region, *tensors);
   }
 
  private:
-  // Nothing sees ops before the device does, and nobody the nodes of autograd.
-  static bool SeesOpsFirst(const std::vector<at::Tensor>& tensors) {
-    return entered_axes.empty() && trace::ShortcutsAreOn() &&
+  // True if nothing sees ops before the device does, and nobody the nodes of autograd.
+  static bool DeviceIsFirst(const std::vector<at::Tensor>& tensors) {
+    return !tensors.empty() && entered_axes.empty() && trace::ShortcutsAreOn() &&
+           !at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) &&
            !at::impl::torch_function_mode_enabled() && !c10::InferenceMode::is_enabled() &&
            !c10::impl::tls_is_dispatch_key_included(
                c10::DispatchKey::FuncTorchDynamicLayerFrontMode) &&
@@ -360,7 +366,7 @@ class KnownRegion {
   }
 
   py::object OnLevels(const py::object& region, const std::vector<at::Tensor>& tensors) {
-    const int64_t asked_before = asked_for_levels;
+    const int64_t asked_before = asked_for_levels + trace::ops_with_effects;
     const trace::RegionStart start = trace::BeginRegion();
     std::vector<at::Tensor> lanes = trace::ToLanes(tensors, entrance_.forms);
     const int64_t first = EnterRegion(axes_);
@@ -372,10 +378,11 @@ class KnownRegion {
       exit_ = region.attr("_exit_of")(outputs).cast<std::shared_ptr<Exit>>();
       if (exit_ != nullptr) result = LeaveWith(*exit_, outputs, first);
     }
-    needs_levels_ |= asked_for_levels != asked_before || !result.has_value();
+    needs_levels_ |=
+        asked_for_levels + trace::ops_with_effects != asked_before || !result.has_value();
     if (!result.has_value()) return region.attr("_finish")(outputs, first);
     const bool differentiates = result->requires_grad();
-    const bool joined = trace::JoinNodes(*result, start, EdgesOf(tensors)) != nullptr;
+    const bool joined = trace::JoinNodes(*result, start, EdgesOf(tensors), failures_) != nullptr;
     needs_levels_ |= differentiates && !joined;
     return ToPython(*std::move(result));
   }
@@ -385,78 +392,119 @@ class KnownRegion {
   std::optional<at::Tensor> OnShards(const py::object& region,
                                      const std::vector<at::Tensor>& tensors) {
     const trace::RegionStart begin = trace::BeginRegion();
-    const size_t calls_before = trace::ShardPlaces::NextCall();
-    std::vector<at::Tensor> lanes = trace::ToLanesWithoutHistory(tensors, entrance_.forms);
-    const trace::ShardPlaces::Start start = trace::ShardPlaces::StartAt(calls_before);
+    trace::NewLanes lanes = trace::ToLanesWithoutHistory(tensors, entrance_.forms);
+    const trace::ShardPlaces::Start start = trace::ShardPlaces::StartAt(lanes.replayed);
     trace::ShardProgramPtr known = places_.At(start);
     if (known == nullptr) known = latest_;
-    const auto run =
-        std::make_shared<trace::ShardRun>(axes_->levels, std::move(lanes), entrance_.axes,
-                                          EdgesOf(tensors), entrance_.forms, std::move(known),
-                                          /*at_once=*/start.lead == nullptr);
-    const std::optional<int32_t> shard = RunOnShards(region, *run);
-    if (!shard.has_value()) return std::nullopt;
-    if (run->IsAsKnown(*shard)) {
-      if (std::optional<trace::ShardPlaces::Skipped> skipped =
-              places_.Skip(start, run->program(), run->edges())) {
-        performed_ = 0;
-        if (skipped->joined != nullptr) {
-          trace::JoinWithoutNodes(skipped->result, *skipped->joined, run->edges(),
-                                  [run, exit = exit_, levels = axes_->levels, n = *shard] {
-                                    run->Perform();
-                                    const at::Tensor result = *Whole(*exit, *run, n, *levels);
-                                    return trace::EdgeOf(result);
-                                  });
-        }
-        return std::move(skipped->result);
-      }
+    const auto run = std::make_shared<trace::ShardRun>(
+        axes_->levels, std::move(lanes.lanes), entrance_.axes, EdgesOf(tensors), entrance_.forms,
+        std::move(known), /*at_once=*/start.lead == nullptr);
+    const std::optional<Output> output = RunOnShards(region, *run);
+    if (!output.has_value()) return std::nullopt;
+    if (run->IsAsKnown(output->shard)) {
+      if (std::optional<at::Tensor> result = Skip(start, run, *output)) return result;
     }
-    run->Perform();
-    std::optional<at::Tensor> result = Whole(*exit_, *run, *shard, *axes_->levels);
+    return Perform(start, begin, *run, *output);
+  }
+
+  // What the function returned: the number of a shard, and how it becomes a tensor.
+  struct Output {
+    int32_t shard;
+    std::shared_ptr<const Exit> exit;
+  };
+
+  // The result of a run that does what was recorded at this place; nullopt, having done nothing,
+  // for others.
+  std::optional<at::Tensor> Skip(const trace::ShardPlaces::Start& start,
+                                 const std::shared_ptr<const trace::ShardRun>& run,
+                                 const Output& output) {
+    std::optional<trace::ShardPlaces::Skipped> skipped =
+        places_.Skip(start, run->program(), run->edges());
+    if (!skipped.has_value()) return std::nullopt;
+    ++skipped_;
+    performed_ = 0;
+    // If nodes are often made later, levels make them as well.
+    if (failures_->without_nodes >= trace::RegionFailures::kMost &&
+        8 * failures_->without_nodes > skipped_) {
+      NeedLevels();
+    }
+    if (skipped->joined != nullptr) {
+      trace::JoinWithoutNodes(
+          skipped->result, *skipped->joined, run->edges(), failures_, start.tape,
+          [run, output, levels = axes_->levels] {
+            const auto again = run->PerformedCopy();
+            return trace::EdgeOf(Whole(*output.exit, *again, output.shard, *levels).value());
+          });
+    }
+    return std::move(skipped->result);
+  }
+
+  // The result of a run whose steps are performed. Nullopt for a shard that varies along an axis
+  // that its spec does not name.
+  std::optional<at::Tensor> Perform(const trace::ShardPlaces::Start& start,
+                                    const trace::RegionStart& begin, trace::ShardRun& run,
+                                    const Output& output) {
+    run.Perform();
+    std::optional<at::Tensor> result = Whole(*output.exit, run, output.shard, *axes_->levels);
     if (!result.has_value()) return std::nullopt;
     const bool differentiates = result->requires_grad();
-    trace::JoinedRegionPtr joined = trace::JoinNodes(*result, begin, run->edges());
-    latest_ = run->ProgramOf(*shard);
+    trace::JoinedRegionPtr joined = trace::JoinNodes(*result, begin, run.edges(), failures_);
     constexpr int kMostPerformed = 64;  // without one that is skipped
-    if (!latest_->repeatable || (differentiates && joined == nullptr) ||
+    const trace::ShardProgramPtr program = run.ProgramOf(output.shard);
+    if (!program->repeatable || (differentiates && joined == nullptr) ||
         ++performed_ > kMostPerformed) {
-      needs_levels_ = true;
+      NeedLevels();
       return result;
     }
-    places_.Note(start, latest_, std::move(joined));
+    latest_ = program;
+    places_.Note(start, *result, program, std::move(joined));
     return result;
   }
 
-  // Calls the function. Returns the number of its result; nullopt if the run has ended, if the
-  // function raises an error, or if it returns something else than a shard that has an exit.
-  std::optional<int32_t> RunOnShards(const py::object& region, trace::ShardRun& run) {
+  void NeedLevels() {
+    needs_levels_ = true;
+    latest_ = nullptr;
+    places_ = {};
+  }
+
+  // Calls the function. Nullopt if the run has ended, if PyTorch raises an error, or if the
+  // function returns something else than a shard that has an exit. Throws: other errors of the
+  // function.
+  std::optional<Output> RunOnShards(const py::object& region, trace::ShardRun& run) {
     py::tuple shards(run.arguments());
     for (size_t k = 0; k < run.arguments(); ++k) shards[k] = ToPython(run.Argument(k));
-    py::object outputs;
+    py::object returned;
     {
-      for (size_t i = 0; i < axes_->names.size(); ++i) entered_axes.push_back({axes_, i, 0, {}});
+      for (size_t i = 0; i < axes_->names.size(); ++i) {
+        entered_axes.push_back({axes_, i, kNoLevel, {}});
+      }
+      trace::EnterRegion(kNoLevel, &axes_->levels->checked());
       trace::shard_ops = &run;
       const absl::Cleanup leave = [] {
         trace::shard_ops = nullptr;
+        trace::LeaveRegions(kNoLevel);
         entered_axes.clear();
       };
-      PyObject* const returned = PyObject_CallObject(region.attr("f").ptr(), shards.ptr());
-      if (returned == nullptr) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
-        PyErr_Clear();
+      try {
+        returned = Call(region, shards);
+      } catch (const py::error_already_set& error) {
+        // The device refuses what shards cannot do as PyTorch does, by a RuntimeError.
+        if (!run.HasEnded() && !error.matches(PyExc_RuntimeError)) throw;
+        if (!error.matches(PyExc_Exception)) throw;
         return std::nullopt;
       }
-      outputs = py::reinterpret_steal<py::object>(returned);
     }
-    if (run.ended() || !THPVariable_Check(outputs.ptr())) return std::nullopt;
-    const at::Tensor& t = THPVariable_Unpack(outputs.ptr());
+    if (!run.IsOver() || !THPVariable_Check(returned.ptr())) return std::nullopt;
+    const at::Tensor& t = THPVariable_Unpack(returned.ptr());
     const std::optional<int32_t> shard = run.NumberOf(t);
     if (!shard.has_value()) return std::nullopt;
-    if (exit_ == nullptr || !IsOfSizes(t, exit_->shard)) {
-      exit_ = region.attr("_exit_of")(outputs).cast<std::shared_ptr<Exit>>();
-      if (exit_ == nullptr) return std::nullopt;
+    std::shared_ptr<Exit> exit = exit_;
+    if (exit == nullptr || !IsOfSizes(t, exit->shard)) {
+      exit = region.attr("_exit_of")(returned).cast<std::shared_ptr<Exit>>();
+      if (exit == nullptr) return std::nullopt;
+      exit_ = exit;
     }
-    return shard;
+    return Output{*shard, std::move(exit)};
   }
 
   // Where the gradients of the arguments go, if there are any.
@@ -491,7 +539,9 @@ class KnownRegion {
   bool needs_levels_ = false;      // whether its function cannot run on shards
   trace::ShardProgramPtr latest_;  // of its function, or null
   trace::ShardPlaces places_;
-  int performed_ = 0;  // runs since one that was skipped
+  const trace::RegionFailuresPtr failures_ = std::make_shared<trace::RegionFailures>();
+  int performed_ = 0;  // runs since the latest that was skipped
+  int skipped_ = 0;    // runs in all
 };
 
 // --- collectives ---
@@ -564,8 +614,8 @@ class PythonFunction final : public trace::ShardFunction {
 
 // Calls a function of shards, an axis and an argument as one step, where a region's function runs
 // on shards. None elsewhere.
-py::object OnShards(const py::object& function, const py::tuple& tensors, const py::str& name,
-                    const py::object& argument) {
+py::object CallOnShards(const py::object& function, const py::tuple& tensors, const py::str& name,
+                        const py::object& argument) {
   trace::ShardRun* const run = ShardRunHere();
   if (run == nullptr) return py::none();
   const EnteredAxis* const axis = FindAxis(name);
@@ -609,7 +659,7 @@ void init_region(py::module& m) {
   m.def("entered_axes", &EnteredAxes);
   m.def("replace_axes", &ReplaceAxes, py::arg("axes"));
   m.def("axis_named", &AxisNamed, py::arg("name"));
-  m.def("on_shards", &OnShards, py::arg("function"), py::arg("tensors"), py::arg("axis"),
+  m.def("call_on_shards", &CallOnShards, py::arg("function"), py::arg("tensors"), py::arg("axis"),
         py::arg("argument"));
   m.def("sum_over_axis", &SumOverAxis, py::arg("x"), py::arg("name"));
 }

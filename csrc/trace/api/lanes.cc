@@ -61,7 +61,7 @@ bool IsLatestMesh(const LaneForm& form) {
   return lock->meshes.latest() == form.mark->mark->mesh;
 }
 
-std::vector<at::Tensor> BelowAutograd(absl::Span<const at::Tensor> tensors, Forms forms, bool to) {
+NewLanes BelowAutograd(absl::Span<const at::Tensor> tensors, Forms forms, bool to) {
   const OpInfo& op = to ? *to_lanes : *from_lanes;
   absl::InlinedVector<int64_t, 4> numbers;
   for (const LaneFormPtr& form : forms) numbers.push_back(form->number);
@@ -70,14 +70,14 @@ std::vector<at::Tensor> BelowAutograd(absl::Span<const at::Tensor> tensors, Form
                                  at::IntArrayRef(numbers.data(), numbers.size())};
   std::vector<at::Tensor> results;
   if (IsLatestMesh(*forms[0]) && RunFromRecording(op, {in_lists, lists}, {.tensors = &results})) {
-    return results;
+    return {std::move(results), /*replayed=*/true};
   }
   torch::jit::Stack stack{std::vector<at::Tensor>(tensors.begin(), tensors.end()),
                           std::vector<int64_t>(numbers.begin(), numbers.end())};
   const Forms before = std::exchange(forms_of_call, forms);
   const absl::Cleanup restore = [before] { forms_of_call = before; };
   RunAndRecord(op, &stack);
-  return stack.back().toTensorVector();
+  return {stack.back().toTensorVector(), /*replayed=*/false};
 }
 
 // --- autograd ---
@@ -100,6 +100,25 @@ struct LanesBackward final : autograd::TraceableFunction {
   std::vector<LaneFormPtr> forms;
   bool to = false;
 };
+
+// Gives the results that have an edge one node.
+void MakeNode(absl::Span<const at::Tensor> results, Forms forms, const autograd::edge_list& edges,
+              bool to) {
+  autograd::edge_list valid;
+  std::vector<size_t> differentiated;
+  for (size_t k = 0; k < results.size(); ++k) {
+    if (!edges[k].is_valid()) continue;
+    differentiated.push_back(k);
+    valid.push_back(edges[k]);
+  }
+  if (valid.empty()) return;
+  const auto node = NewNode<LanesBackward>(std::move(valid));
+  node->to = to;
+  for (const size_t k : differentiated) {
+    node->forms.push_back(forms[k]);
+    SetHistory(results[k], node);
+  }
+}
 
 at::Tensor InThreeOps(const at::Tensor& x, const LaneForm& form, bool to) {
   at::Tensor t = x;
@@ -130,35 +149,27 @@ std::vector<at::Tensor> AllLanes(absl::Span<const at::Tensor> tensors, Forms for
   std::vector<at::Tensor> results;
   if (std::all_of(tensors.begin(), tensors.end(), plain)) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    results = BelowAutograd(tensors, forms, to);
+    results = BelowAutograd(tensors, forms, to).lanes;
   } else {
     for (size_t k = 0; k < tensors.size(); ++k) {
       const at::Tensor& x = tensors[k];
       if (x.defined() && plain(x)) {
         const at::AutoDispatchBelowADInplaceOrView below;
-        results.push_back(BelowAutograd({&x, 1}, forms.subspan(k, 1), to)[0]);
+        results.push_back(BelowAutograd({&x, 1}, forms.subspan(k, 1), to).lanes[0]);
       } else {
         results.push_back(x.defined() ? InThreeOps(x, *forms[k], to) : x);
       }
     }
   }
   if (!c10::AutogradState::get_tls_state().get_grad_mode()) return results;
-  std::vector<size_t> differentiated;  // of those of which this makes one step
-  autograd::edge_list edges;
+  autograd::edge_list edges(tensors.size());
   for (size_t k = 0; k < tensors.size(); ++k) {
     const at::Tensor& x = tensors[k];
     if (!x.defined() || !x.requires_grad() || !plain(x)) continue;
     if (!to && forms[k]->apart.empty() && ShareHistory(x, results[k])) continue;
-    differentiated.push_back(k);
-    edges.push_back(EdgeOf(x));
+    edges[k] = EdgeOf(x);
   }
-  if (differentiated.empty()) return results;
-  const auto node = NewNode<LanesBackward>(std::move(edges));
-  node->to = to;
-  for (const size_t k : differentiated) {
-    node->forms.push_back(forms[k]);
-    SetHistory(results[k], node);
-  }
+  MakeNode(results, forms, edges, to);
   return results;
 }
 
@@ -188,35 +199,20 @@ std::vector<at::Tensor> ToLanes(absl::Span<const at::Tensor> wholes,
   return AllLanes(wholes, forms, /*to=*/true);
 }
 
-std::vector<at::Tensor> ToLanesWithoutHistory(absl::Span<const at::Tensor> wholes,
-                                              absl::Span<const LaneFormPtr> forms) {
+NewLanes ToLanesWithoutHistory(absl::Span<const at::Tensor> wholes,
+                               absl::Span<const LaneFormPtr> forms) {
   const at::AutoDispatchBelowADInplaceOrView below;
   return BelowAutograd(wholes, forms, /*to=*/true);
 }
 
 void GiveHistory(absl::Span<const at::Tensor> lanes, absl::Span<const LaneFormPtr> forms,
                  const autograd::edge_list& edges) {
-  autograd::edge_list valid;
-  std::vector<size_t> differentiated;
-  for (size_t k = 0; k < lanes.size(); ++k) {
-    if (!edges[k].is_valid()) continue;
-    differentiated.push_back(k);
-    valid.push_back(edges[k]);
-  }
-  if (valid.empty()) return;
-  const auto node = NewNode<LanesBackward>(std::move(valid));
-  node->to = true;
-  for (const size_t k : differentiated) {
-    node->forms.push_back(forms[k]);
-    SetHistory(lanes[k], node);
-  }
+  MakeNode(lanes, forms, edges, /*to=*/true);
 }
 
 at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form) {
   return AllLanes({&lanes, 1}, {&form, 1}, /*to=*/false)[0];
 }
-
-bool IsToLanes(const OpInfo& op) { return &op == to_lanes; }
 
 void RegisterLanes() {
   if (to_lanes != nullptr) return;

@@ -19,7 +19,6 @@
 namespace spmd::trace {
 
 struct KnownMark;
-struct OpInfo;
 
 // Immutable; used by autograd nodes, too.
 struct LaneForm {
@@ -43,16 +42,18 @@ LaneFormPtr MakeLaneForm(std::string mesh, std::string spec, Dims whole, Dims ap
 std::vector<at::Tensor> ToLanes(absl::Span<const at::Tensor> wholes,
                                 absl::Span<const LaneFormPtr> forms);
 // The same in two steps: without autograd, and what autograd sees of it. `edges` are those of the
-// wholes; tensors with an invalid one are not differentiated. The first requires that
-// nothing sees ops on `wholes` before the device does.
-std::vector<at::Tensor> ToLanesWithoutHistory(absl::Span<const at::Tensor> wholes,
-                                              absl::Span<const LaneFormPtr> forms);
+// wholes; tensors with an invalid one are not differentiated. The first requires that there are
+// wholes, and that nothing sees ops on them before the device does. It tells whether the call was
+// replayed.
+struct NewLanes {
+  std::vector<at::Tensor> lanes;
+  bool replayed;
+};
+NewLanes ToLanesWithoutHistory(absl::Span<const at::Tensor> wholes,
+                               absl::Span<const LaneFormPtr> forms);
 void GiveHistory(absl::Span<const at::Tensor> lanes, absl::Span<const LaneFormPtr> forms,
                  const torch::autograd::edge_list& edges);
 at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form);
-
-// Whether it is the op of the device that ToLanes calls.
-bool IsToLanes(const OpInfo& op);
 
 // Defines the ops, once per process.
 void RegisterLanes();

@@ -6,6 +6,8 @@
 #include <ATen/SDPBackend.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/ops/alias_native.h>
+#include <ATen/ops/detach_native.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/SymBool.h>
 #include <torch/library.h>
@@ -24,6 +26,7 @@
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/recorder/arguments.h"
 #include "csrc/trace/recorder/marks.h"
+#include "csrc/trace/recorder/region.h"
 #include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/session_lock.h"
 
@@ -74,6 +77,28 @@ bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from
   };
   if (self.is_sparse() && from.is_sparse()) return self.device() == from.device();
   return ours_or_cpu(self) && ours_or_cpu(from);
+}
+
+// These are PyTorch's own, but for the shards of a region, which have no memory.
+template <at::Tensor (*kOwn)(const at::Tensor&)>
+at::Tensor SameMemory(const OpInfo& op, const at::Tensor& self) {
+  if (shard_ops != nullptr) {
+    const c10::IValue argument(self);
+    at::Tensor result;
+    if (shard_ops->Call(op, {absl::MakeConstSpan(&argument, 1)},
+                        {.each = absl::MakeSpan(&result, 1)})) {
+      return result;
+    }
+  }
+  return kOwn(self);
+}
+at::Tensor DetachOrShard(const at::Tensor& self) {
+  static const OpInfo& op = GetOp("aten::detach");
+  return SameMemory<&at::native::detach>(op, self);
+}
+at::Tensor AliasOrShard(const at::Tensor& self) {
+  static const OpInfo& op = GetOp("aten::alias");
+  return SameMemory<&at::native::alias>(op, self);
 }
 
 int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -196,6 +221,10 @@ void RegisterKernels() {
   auto* library = new torch::Library(torch::Library::IMPL, "aten",
                                      c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
   library->impl("_has_compatible_shallow_copy_type", TORCH_FN(HasCompatibleShallowCopyType));
+  auto* device = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1,
+                                    __FILE__, __LINE__);
+  device->impl("alias", TORCH_FN(AliasOrShard));
+  device->impl("detach", TORCH_FN(DetachOrShard));
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&ChooseAttention);
 }
 

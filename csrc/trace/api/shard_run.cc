@@ -3,6 +3,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/sum.h>
 #include <c10/core/AutogradState.h>
@@ -10,7 +12,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <typeinfo>
 
 #include "absl/cleanup/cleanup.h"
 #include "csrc/trace/device/device_type.h"
@@ -18,8 +19,6 @@
 #include "csrc/trace/dispatch/kernel.h"
 #include "csrc/trace/op/attribute.h"
 #include "csrc/trace/pytorch/make_node.h"
-#include "csrc/trace/recorder/graph_task.h"
-#include "csrc/trace/session/session_lock.h"
 
 namespace spmd::trace {
 
@@ -27,13 +26,11 @@ namespace functorch = at::functorch;
 
 namespace {
 
-// True if the function has given the shard a history or hooks, or has changed whether it is a leaf.
-bool IsTouched(const at::Tensor& t, bool differentiable) {
+// True if the function has given the shard a history or hooks, or made it a leaf.
+bool IsTouched(const at::Tensor& t) {
   const autograd::AutogradMeta* const meta = MetaOf(t);
-  if (meta == nullptr) return differentiable;
-  return meta->requires_grad_ != differentiable || meta->grad_fn_ != nullptr ||
-         !meta->hooks_.empty() || meta->post_acc_grad_hooks_ != nullptr ||
-         meta->fw_grad_ != nullptr;
+  return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_ != nullptr ||
+                             !meta->hooks_.empty() || meta->fw_grad_ != nullptr);
 }
 
 uint64_t NewId() {
@@ -45,10 +42,26 @@ bool IsWrappedNumber(const at::Tensor& t) {
   return t.defined() && t.unsafeGetTensorImpl()->is_wrapped_number() && t.is_cpu();
 }
 
-// What depends on more than its arguments.
-bool DependsOnMore(const OpInfo& op) {
-  return op.must_run_on_host || op.handle.hasTag(at::Tag::nondeterministic_seeded);
+// True if `is_wanted` holds for a tensor among the arguments.
+template <typename Predicate>
+bool AnyTensor(const CallArguments& args, const Predicate& is_wanted) {
+  for (size_t i = 0; i < args.values.size(); ++i) {
+    const c10::IValue& value = args.values[i];
+    if (const at::TensorList* const list = args.tensors(i)) {
+      if (std::any_of(list->begin(), list->end(), is_wanted)) return true;
+    } else if (value.isTensor()) {
+      if (is_wanted(value.toTensor())) return true;
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) {
+        if (!item.isTensor()) break;
+        if (is_wanted(item.toTensor())) return true;
+      }
+    }
+  }
+  return false;
 }
+
+bool IsAnyShard(const at::Tensor& t) { return t.defined() && ShardImpl::Of(t) != nullptr; }
 
 at::ScalarType DefaultDtype() { return at::typeMetaToScalarType(at::get_default_dtype()); }
 
@@ -69,6 +82,8 @@ ShardRun::ShardRun(std::shared_ptr<const RegionLevels> levels, std::vector<at::T
       edges_(std::move(edges)),
       forms_(forms.begin(), forms.end()),
       keys_(c10::impl::tls_local_dispatch_key_set()),
+      grad_mode_(GradMode()),
+      next_node_(at::sequence_number::peek()),
       program_(std::move(known)) {
   bool is_known = program_ != nullptr && program_->deterministic == IsDeterministic();
   for (size_t k = 0; is_known && k < lanes_.size(); ++k) {
@@ -77,30 +92,47 @@ ShardRun::ShardRun(std::shared_ptr<const RegionLevels> levels, std::vector<at::T
                program_->shards[k].differentiable == edges_[k].is_valid();
   }
   if (!is_known) program_ = nullptr;
-  values_.resize(lanes_.size());
-  for (size_t k = 0; k < lanes_.size(); ++k) {
-    for (const int64_t axis : axes[k]) values_[k].nest.push_back({static_cast<size_t>(axis), 0});
-  }
   if (program_ != nullptr) {
     if (at_once) Perform();
     return;
   }
-  performs_ = true;
   auto learned = std::make_shared<ShardProgram>();
   learned->deterministic = IsDeterministic();
   for (size_t k = 0; k < lanes_.size(); ++k) {
     const at::Tensor& t = lanes_[k];
-    values_[k].tensor = t;
+    ShardLanes along;
+    for (const int64_t axis : axes[k]) along.push_back({static_cast<size_t>(axis), /*dim=*/0});
     learned->lanes.push_back(TensorForm::Of(t.sizes(), t.strides(), t.storage_offset()));
     const size_t n = axes[k].size();
     learned->shards.push_back(
         {.form = TensorForm::Of(t.sizes().slice(n), t.strides().slice(n), /*offset=*/0),
          .dtype = t.scalar_type(),
+         .lanes = std::move(along),
          .differentiable = edges_[k].is_valid()});
   }
   program_ = std::move(learned);
   learns_ = true;
-  GiveHistory(lanes_, forms_, edges_);
+  Perform();
+}
+
+ShardRun::ShardRun(const ShardRun& other)
+    : id_(NewId()),
+      levels_(other.levels_),
+      edges_(other.edges_),
+      forms_(other.forms_),
+      keys_(other.keys_),
+      grad_mode_(other.grad_mode_),
+      next_node_(at::sequence_number::peek()),
+      program_(other.program_),
+      next_(other.next_) {
+  // Tensors of the same memory, without a history.
+  for (const at::Tensor& t : other.lanes_) lanes_.push_back(t.detach());
+}
+
+std::shared_ptr<ShardRun> ShardRun::PerformedCopy() const {
+  const std::shared_ptr<ShardRun> copy(new ShardRun(*this));
+  copy->Perform();
+  return copy;
 }
 
 void ShardRun::End() {
@@ -110,14 +142,12 @@ void ShardRun::End() {
 
 at::Tensor ShardRun::MakeShard(int32_t number) const {
   const ShardProgram::Shard& shard = program_->shards[number];
-  return at::detail::make_tensor_base<ShardImpl>(id_, number, shard.form, shard.dtype,
-                                                 shard.differentiable);
+  return at::detail::make_tensor_base<ShardImpl>(id_, number, shard.form, shard.dtype);
 }
 
 bool ShardRun::IsShard(const at::Tensor& t, int32_t number) const {
   const ShardImpl* const shard = ShardImpl::Of(t);
-  return shard != nullptr && shard->run == id_ && shard->number == number &&
-         !IsTouched(t, program_->shards[number].differentiable);
+  return shard != nullptr && shard->run == id_ && shard->number == number && !IsTouched(t);
 }
 
 std::optional<int32_t> ShardRun::NumberOf(const at::Tensor& t) const {
@@ -126,20 +156,35 @@ std::optional<int32_t> ShardRun::NumberOf(const at::Tensor& t) const {
   return shard->number;
 }
 
-void ShardRun::Call(const OpInfo& op, const CallArguments& args, ResultsTo results) {
-  if (ended_ || !op.written.empty() ||
+// Functions with a gradient of their own make a node whenever they are called.
+bool ShardRun::ShowsAll() const { return at::sequence_number::peek() == next_node_; }
+
+void ShardRun::Check() {
+  // Autocast looks at ops before they are noted.
+  if (ended_ || !ShowsAll() || at::autocast::is_autocast_enabled(kDeviceType) ||
       !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) {
     End();
   }
+}
+
+bool ShardRun::Call(const OpInfo& op, const CallArguments& args, ResultsTo results) {
+  Check();
+  if (!op.written.empty() || op.must_run_on_host) End();
+  if (!AnyTensor(args, IsAnyShard)) return false;
   const Step* const next = Next();
-  if (next != nullptr && IsNext(*next, op, args)) return Take(*next, results);
+  if (next != nullptr && IsNext(*next, op, args)) {
+    Take(*next, results);
+    return true;
+  }
   Perform();
   Learn(StepOf(op, args), results);
+  return true;
 }
 
 std::optional<at::Tensor> ShardRun::Sum(const at::Tensor& x, size_t axis) {
+  Check();
   const std::optional<int32_t> number = NumberOf(x);
-  if (ended_ || !number.has_value()) End();
+  if (!number.has_value()) End();
   at::Tensor result;
   const ResultsTo to{.each = absl::MakeSpan(&result, 1)};
   const Step* const next = Next();
@@ -148,10 +193,10 @@ std::optional<at::Tensor> ShardRun::Sum(const at::Tensor& x, size_t axis) {
     Take(*next, to);
     return result;
   }
+  const ShardLanes& lanes = LanesOf(*number);
+  if (lanes.size() != 1 || lanes[0].axis != axis) return std::nullopt;
   Perform();
-  const Nest& nest = NestOf(*number);
-  if (nest.size() != 1 || nest[0].axis != axis) return std::nullopt;
-  Step step{.axis = axis, .grad_mode = GradMode()};
+  Step step{.axis = axis, .grad_mode = GradMode(), .default_dtype = DefaultDtype()};
   step.args.push_back({.kind = ShardProgram::Argument::Kind::kShard, .shards = {*number}});
   Learn(std::move(step), to);
   return result;
@@ -159,11 +204,12 @@ std::optional<at::Tensor> ShardRun::Sum(const at::Tensor& x, size_t axis) {
 
 at::Tensor ShardRun::Apply(std::shared_ptr<const ShardFunction> function,
                            absl::Span<const at::Tensor> shards) {
-  if (ended_) End();
+  Check();
   at::Tensor result;
   const ResultsTo to{.each = absl::MakeSpan(&result, 1)};
   const Step* const next = Next();
   if (next != nullptr && next->function != nullptr && next->grad_mode == GradMode() &&
+      next->default_dtype == DefaultDtype() &&
       std::equal(shards.begin(), shards.end(), next->args[0].shards.begin(),
                  next->args[0].shards.end(),
                  [this](const at::Tensor& t, int32_t k) { return IsShard(t, k); }) &&
@@ -172,7 +218,8 @@ at::Tensor ShardRun::Apply(std::shared_ptr<const ShardFunction> function,
     return result;
   }
   Perform();
-  Step step{.function = std::move(function), .grad_mode = GradMode()};
+  Step step{
+      .function = std::move(function), .grad_mode = GradMode(), .default_dtype = DefaultDtype()};
   step.args.push_back(Tensors(shards, /*is_list=*/true));
   Learn(std::move(step), to);
   return result;
@@ -183,8 +230,8 @@ const ShardProgram::Step* ShardRun::Next() const {
 }
 
 void ShardRun::Take(const Step& step, ResultsTo results) {
-  ++next_;
   if (performs_) Keep(PerformStep(step));
+  ++next_;
   GiveResults(step, results);
 }
 
@@ -254,8 +301,9 @@ bool ShardRun::Agrees(const ShardProgram::Argument& known, const CallArguments& 
   if (const at::IntArrayRef* const ints = args.ints(i)) {
     if (!known.value.isList()) return false;
     const auto items = known.value.toListRef();
-    return std::equal(items.begin(), items.end(), ints->begin(), ints->end(),
-                      [](const c10::IValue& item, int64_t n) { return item.toInt() == n; });
+    return std::equal(
+        items.begin(), items.end(), ints->begin(), ints->end(),
+        [](const c10::IValue& item, int64_t n) { return item.isInt() && item.toInt() == n; });
   }
   return args.tensors(i) == nullptr && SameArgument(known.value, value, /*value=*/true);
 }
@@ -334,22 +382,31 @@ ShardProgram::Argument ShardRun::ArgumentOf(const OpInfo& op, const CallArgument
 ShardRun::Step ShardRun::StepOf(const OpInfo& op, const CallArguments& args) {
   Step step{.op = &op, .grad_mode = GradMode(), .default_dtype = DefaultDtype()};
   for (size_t i = 0; i < args.values.size(); ++i) step.args.push_back(ArgumentOf(op, args, i));
-  if (DependsOnMore(op)) Learned().repeatable = false;
   return step;
 }
 
 void ShardRun::Learn(Step step, ResultsTo results) {
+  // Without grad mode the function is in a block of no_grad, or in a function with a gradient of
+  // its own, which looks the same.
+  const auto is_differentiable = [this](int32_t number) {
+    return number >= 0 && program_->shards[number].differentiable;
+  };
+  for (const ShardProgram::Argument& arg : step.args) {
+    if (grad_mode_ && !step.grad_mode &&
+        std::any_of(arg.shards.begin(), arg.shards.end(), is_differentiable)) {
+      End();
+    }
+  }
   Performed performed = PerformStep(step);
   ShardProgram& program = Learned();
-  const bool differentiable = IsDifferentiable(step);
   for (Performed::Result& result : performed.results) {
     const at::Tensor& t = result.seen;
     step.results.push_back(t.defined() ? static_cast<int32_t>(values_.size()) : -1);
     if (!t.defined()) continue;
-    program.shards.push_back(
-        {.form = TensorForm::Of(t.sizes(), t.strides(), /*offset=*/0),
-         .dtype = t.scalar_type(),
-         .differentiable = differentiable && autograd::isDifferentiableType(t.scalar_type())});
+    program.shards.push_back({.form = TensorForm::Of(t.sizes(), t.strides(), /*offset=*/0),
+                              .dtype = t.scalar_type(),
+                              .lanes = std::move(result.lanes),
+                              .differentiable = result.value.requires_grad()});
     values_.push_back(std::move(result.value));
   }
   step.list_sizes = std::move(performed.list_sizes);
@@ -357,20 +414,12 @@ void ShardRun::Learn(Step step, ResultsTo results) {
   program.steps.push_back(std::move(step));
 }
 
-bool ShardRun::IsDifferentiable(const Step& step) const {
-  if (!step.grad_mode || (step.op != nullptr && step.op->name == "aten::detach")) return false;
-  return std::any_of(step.args.begin(), step.args.end(), [&](const ShardProgram::Argument& arg) {
-    return std::any_of(arg.shards.begin(), arg.shards.end(), [&](int32_t number) {
-      return number >= 0 && program_->shards[number].differentiable;
-    });
-  });
-}
-
 void ShardRun::Perform() {
   if (performs_) return;
   performs_ = true;
-  for (size_t k = 0; k < lanes_.size(); ++k) values_[k].tensor = lanes_[k];
+  values_ = lanes_;
   GiveHistory(lanes_, forms_, edges_);
+  next_node_ = at::sequence_number::peek();
   for (size_t k = 0; k < next_; ++k) Keep(PerformStep(program_->steps[k]));
 }
 
@@ -381,8 +430,8 @@ void ShardRun::Keep(Performed performed) {
 }
 
 at::Tensor ShardRun::Batched(int32_t shard, int64_t first) const {
-  at::Tensor t = ValueOf(shard);
-  for (const Lane& lane : NestOf(shard)) {
+  at::Tensor t = values_[shard];
+  for (const ShardLane& lane : LanesOf(shard)) {
     t = functorch::makeBatched(std::move(t), lane.dim, first + static_cast<int64_t>(lane.axis));
   }
   return t;
@@ -390,11 +439,22 @@ at::Tensor ShardRun::Batched(int32_t shard, int64_t first) const {
 
 ShardRun::Performed ShardRun::PerformStep(const Step& step) {
   ShardOps* const before = std::exchange(shard_ops, nullptr);
-  const absl::Cleanup restore = [before] { shard_ops = before; };
+  const caffe2::TypeMeta default_dtype = at::get_default_dtype();
+  bool done = false;
+  const absl::Cleanup restore = [&] {
+    shard_ops = before;
+    at::set_default_dtype(default_dtype);
+    next_node_ = at::sequence_number::peek();
+    ended_ |= !done;  // the function may catch the error, but the run has no result of this step
+  };
+  at::set_default_dtype(c10::scalarTypeToTypeMeta(step.default_dtype));
   const c10::impl::ForceDispatchKeyGuard keys(keys_);
   const c10::AutoGradMode grad_mode(step.grad_mode);
-  if (step.op != nullptr) return PerformOp(step);
-  return step.function != nullptr ? PerformFunction(step) : PerformSum(step);
+  Performed performed = step.op != nullptr         ? PerformOp(step)
+                        : step.function != nullptr ? PerformFunction(step)
+                                                   : PerformSum(step);
+  done = true;
+  return performed;
 }
 
 ShardRun::Performed ShardRun::PerformFunction(const Step& step) {
@@ -409,12 +469,12 @@ ShardRun::Performed ShardRun::PerformFunction(const Step& step) {
 
 ShardRun::Performed ShardRun::PerformSum(const Step& step) const {
   const int32_t number = step.args[0].shards[0];
-  const at::Tensor& x = ValueOf(number);
+  const at::Tensor& x = values_[number];
   const bool counts = x.scalar_type() == at::kBool;
-  at::Tensor sum = at::sum(x, NestOf(number)[0].dim, /*keepdim=*/false,
+  at::Tensor sum = at::sum(x, LanesOf(number)[0].dim, /*keepdim=*/false,
                            counts ? std::nullopt : std::optional(x.scalar_type()));
   Performed performed;
-  performed.results.push_back({.seen = sum, .value = {.tensor = sum}});
+  performed.results.push_back({.seen = sum, .value = sum, .lanes = {}});
   performed.list_sizes.push_back(-1);
   return performed;
 }
@@ -469,130 +529,21 @@ ShardRun::Performed ShardRun::PerformOp(const Step& step) {
 }
 
 ShardRun::Performed::Result ShardRun::Unwrapped(const at::Tensor& seen, int64_t first) {
-  Value value{.tensor = seen};
-  if (!seen.defined()) return {seen, std::move(value)};
+  Performed::Result result{.seen = seen, .value = seen, .lanes = {}};
+  if (!seen.defined()) return result;
   for (size_t axis = levels_->axes(); axis-- > 0;) {
-    const functorch::BatchedTensorImpl* const varies = functorch::maybeGetBatchedImpl(value.tensor);
+    const functorch::BatchedTensorImpl* const varies = functorch::maybeGetBatchedImpl(result.value);
     if (varies == nullptr || varies->level() != first + static_cast<int64_t>(axis)) continue;
-    value.nest.insert(value.nest.begin(), {axis, varies->bdim()});
-    value.tensor = at::Tensor(varies->value());
+    result.lanes.insert(result.lanes.begin(), {axis, varies->bdim()});
+    result.value = at::Tensor(varies->value());
   }
-  const at::Tensor& t = value.tensor;
+  const at::Tensor& t = result.value;
   if (functorch::isBatchedTensor(t) || t.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) ||
       t.device().type() != kDeviceType || t.layout() != at::kStrided || !Buffer::IsOurs(t) ||
       t.is_conj() || t.is_neg()) {
     End();
   }
-  return {seen, std::move(value)};
-}
-
-// --- places ---
-
-size_t ShardPlaces::NextCall() {
-  SessionLock lock;
-  return lock->tape->next_call();
-}
-
-ShardPlaces::Start ShardPlaces::StartAt(size_t calls_before) {
-  SessionLock lock;
-  Tape& tape = *lock->tape;
-  Start start{.tape = tape.number(),
-              .event = tape.event(),
-              .slot = static_cast<int64_t>(tape.num_values()),
-              .records = tape.num_records(),
-              .scalars = tape.scalars().size()};
-  if (!tape.following() || tape.HasOtherStarts()) return start;
-  const size_t next = tape.next_call();
-  if (next == 0 || next <= calls_before) return start;
-  const TracedCall& call = *tape.lead().calls[next - 1];
-  if (!IsToLanes(*call.op) || call.end_event != tape.event()) return start;
-  start.lead = tape.lead_pointer();
-  start.call = next - 1;
-  return start;
-}
-
-void ShardPlaces::Note(const Start& start, ShardProgramPtr program, JoinedRegionPtr joined) {
-  if (start.lead == nullptr || !program->repeatable) return;
-  SessionLock lock;
-  Tape& tape = *lock->tape;
-  if (tape.number() != start.tape || !tape.following() || tape.lead_pointer() != start.lead ||
-      tape.HasOtherStarts()) {
-    return;
-  }
-  const Recording& lead = tape.lead();
-  const size_t next = tape.next_call();
-  if (next <= start.call + 1) return;
-  Place place{.recording = start.lead,
-              .program = std::move(program),
-              .last = lead.calls[next - 1],
-              .next_call = next,
-              .calls = static_cast<int64_t>(next - start.call - 1),
-              .joined = std::move(joined)};
-  const TracedCall& last = *place.last;
-  if (last.end_event != tape.event() || last.results.size() != 1 ||
-      last.results[0].kind != CallResult::Kind::kFresh) {
-    return;
-  }
-  place.all.task = last.task;
-  for (size_t k = start.call + 1; k < next; ++k) {
-    const TracedCall& call = *lead.calls[k];
-    if (call.num_inputs > 0 || call.updates_first || call.binds) return;
-    if (call.num_records > 0 && call.task != last.task) return;
-  }
-  for (int32_t e = start.event; e < tape.event(); ++e) {
-    if (lead.events[e].kind == Event::Kind::kInput) return;
-  }
-  place.all.first_event = start.event;
-  place.all.end_event = tape.event();
-  place.all.first_slot = static_cast<TapeId>(start.slot);
-  place.all.end_slot = static_cast<TapeId>(tape.num_values());
-  place.all.num_records = static_cast<int>(tape.num_records() - start.records);
-  place.scalars.assign(tape.scalars().begin() + static_cast<int64_t>(start.scalars),
-                       tape.scalars().end());
-  constexpr size_t kMostPlaces = 256;  // of programs that never repeat
-  if (places_.size() >= kMostPlaces) places_.clear();
-  places_[{start.lead.get(), start.call}] = std::make_shared<const Place>(std::move(place));
-}
-
-std::shared_ptr<const ShardPlaces::Place> ShardPlaces::Find(const Start& start) const {
-  if (start.lead == nullptr) return nullptr;
-  const auto it = places_.find({start.lead.get(), start.call});
-  if (it == places_.end() || it->second->recording.lock() != start.lead) return nullptr;
-  return it->second;
-}
-
-ShardProgramPtr ShardPlaces::At(const Start& start) const {
-  const std::shared_ptr<const Place> place = Find(start);
-  return place == nullptr ? nullptr : place->program;
-}
-
-std::optional<ShardPlaces::Skipped> ShardPlaces::Skip(const Start& start,
-                                                      const ShardProgramPtr& program,
-                                                      const autograd::edge_list& edges) {
-  const std::shared_ptr<const Place> found = Find(start);
-  if (found == nullptr || found->program != program) return std::nullopt;
-  const Place& place = *found;
-  if (place.joined != nullptr &&
-      (!LeadAlike(*place.joined, edges) || !MayBeJoined(*place.joined))) {
-    return std::nullopt;
-  }
-  SessionLock lock;
-  Tape& tape = *lock->tape;
-  if (tape.number() != start.tape || !tape.following() || tape.lead_pointer() != start.lead ||
-      tape.event() != start.event) {
-    return std::nullopt;
-  }
-  const int64_t graph_task = GraphTask();
-  if (tape.TaskNumber(graph_task) != place.all.task) return std::nullopt;
-  lock->micro_steps.Note(graph_task, /*updates_first=*/false);
-  lock->diagnostics.statistics.records += place.all.num_records;
-  lock->diagnostics.statistics.replayed += place.calls;
-  for (const c10::Scalar& scalar : place.scalars) tape.AddScalar(scalar);
-  tape.Skip(place.all, {});
-  tape.next_call() = place.next_call;
-  Skipped skipped{MakeFresh(tape, place.last->results[0]), place.joined};
-  EndPassInCut(*lock);
-  return skipped;
+  return result;
 }
 
 }  // namespace spmd::trace

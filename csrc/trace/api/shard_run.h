@@ -11,34 +11,31 @@
 //                    psum(…, "x")         step 6, the program's result
 //
 // If all steps have come, and the tape follows a recording that has done the same at the same
-// place, the tape skips what the region recorded there (ShardPlaces). Otherwise the steps are
-// *performed*: under one level of vmap for each axis of the region, on tensors with lanes, which
-// record and make nodes of autograd. A step that is not the one that is known is performed after
-// all before it, and so are all that follow; they make up a new program.
+// place, the tape skips what the region recorded there (csrc/trace/api/shard_places.h). Otherwise
+// the steps are *performed*: under one level of vmap for each axis of the region, on tensors with
+// lanes, which record and make nodes of autograd. A step that is not the one that is known is
+// performed after all before it, and so are all that follow; they make up a new program.
 //
-// The function sees no difference, since shapes, types and errors are those of the ops. What cannot
-// be done on such shards (writing in place, reading values, functions with a gradient of their own,
-// hooks for saved tensors) ends the run: `ended()`. The region then runs its function again, under
-// levels of vmap from the start.
+// The function sees no difference, since shapes, types and errors are those of the ops. An op
+// without a shard among its operands is none of the region's: it is done as everywhere. What cannot
+// be done on such shards (writing in place, random numbers, reading values, hooks for saved
+// tensors, whatever makes nodes of autograd: functions with a gradient of their own) ends the run
+// before it is done: `End`. The region then runs its function again, under levels of vmap from the
+// start.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "csrc/trace/api/lanes.h"
 #include "csrc/trace/device/tensor_impl.h"
-#include "csrc/trace/pytorch/region_gradient.h"
 #include "csrc/trace/recorder/region.h"
-#include "csrc/trace/tape/recording.h"
 
 namespace spmd::trace {
 
@@ -51,11 +48,19 @@ class ShardFunction {
   virtual at::Tensor Call(const std::vector<at::Tensor>& shards, int64_t first) const = 0;
 };
 
+// A dimension that is the lanes of an axis, as it is seen when those before it are hidden.
+struct ShardLane {
+  size_t axis;
+  int64_t dim;
+};
+using ShardLanes = absl::InlinedVector<ShardLane, 2>;
+
 // What the function of a region does: steps over numbered shards, the arguments first.
 struct ShardProgram {
   struct Shard {
     TensorForm form;
     at::ScalarType dtype = at::kFloat;
+    ShardLanes lanes;  // along which axes it varies
     bool differentiable = false;
   };
   struct Argument {
@@ -99,13 +104,6 @@ class RegionLevels {
 
 class ShardRun final : public ShardOps {
  public:
-  // A dimension that is the lanes of an axis, as it is seen when those before it are hidden.
-  struct Lane {
-    size_t axis;
-    int64_t dim;
-  };
-  using Nest = absl::InlinedVector<Lane, 2>;
-
   // `lanes` have no history; `edges` are those of the whole tensors, invalid where nothing is
   // differentiated. axes[k][i] is the axis of dimension i of lanes[k]. `known` may be null. Steps
   // are performed as they come if `at_once`.
@@ -115,11 +113,12 @@ class ShardRun final : public ShardOps {
 
   size_t arguments() const { return lanes_.size(); }
   at::Tensor Argument(size_t k) const { return MakeShard(static_cast<int32_t>(k)); }
-  // The number of a shard of this run that nobody has given a history; nullopt for another tensor.
+  // The number of a shard of this run that nobody has given hooks or a history; nullopt for another
+  // tensor.
   std::optional<int32_t> NumberOf(const at::Tensor& t) const;
 
   // An op of the function. Throws: what the op throws, and c10::Error when the run has ended.
-  void Call(const OpInfo& op, const CallArguments& args, ResultsTo results) override;
+  bool Call(const OpInfo& op, const CallArguments& args, ResultsTo results) override;
   // The sum over an axis; nullopt, having done nothing, if the shard does not vary along that axis
   // alone.
   std::optional<at::Tensor> Sum(const at::Tensor& shard, size_t axis);
@@ -128,33 +127,34 @@ class ShardRun final : public ShardOps {
                    absl::Span<const at::Tensor> shards);
   // Ends the run, because what is asked for cannot be done on shards. Throws: c10::Error.
   [[noreturn]] void End();
-  bool ended() const { return ended_; }
+  bool HasEnded() const { return ended_; }
+  // True if the function has come to its end, and has done nothing that shards do not show.
+  bool IsOver() const { return !ended_ && ShowsAll(); }
 
   // True if all steps of the known program have come, and no other, and this is its result.
   bool IsAsKnown(int32_t result) const {
     return !performs_ && next_ == program_->steps.size() && program_->result == result;
   }
+  const ShardProgramPtr& program() const { return program_; }
+  const ShardLanes& LanesOf(int32_t shard) const { return program_->shards[shard].lanes; }
   // Performs the steps that have come.
   void Perform();
+  // A run of the same steps, performed once more. Requires: this one's were not performed.
+  std::shared_ptr<ShardRun> PerformedCopy() const;
   // Requires, for these: the steps were performed.
-  const ShardProgramPtr& program() const { return program_; }
   // The program whose result is this shard.
   ShardProgramPtr ProgramOf(int32_t result);
-  const Nest& NestOf(int32_t shard) const { return values_[shard].nest; }
-  const at::Tensor& ValueOf(int32_t shard) const { return values_[shard].tensor; }
   // The shard as vmap sees it on levels from `first` on.
   at::Tensor Batched(int32_t shard, int64_t first) const;
 
-  const std::vector<at::Tensor>& lanes() const { return lanes_; }
   const torch::autograd::edge_list& edges() const { return edges_; }
 
  private:
   using Step = ShardProgram::Step;
-  struct Value {
-    at::Tensor tensor;
-    Nest nest;
-  };
 
+  ShardRun(const ShardRun& other);
+  bool ShowsAll() const;
+  void Check();
   at::Tensor MakeShard(int32_t number) const;
   bool IsShard(const at::Tensor& t, int32_t number) const;
   void GiveResults(const Step& step, ResultsTo results) const;
@@ -172,13 +172,13 @@ class ShardRun final : public ShardOps {
   ShardProgram::Argument ArgumentOf(const OpInfo& op, const CallArguments& args, size_t i);
   ShardProgram::Argument Tensors(absl::Span<const at::Tensor> tensors, bool is_list);
   void Learn(Step step, ResultsTo results);
-  bool IsDifferentiable(const Step& step) const;
 
   // The results of a step, as they are seen and as they are kept.
   struct Performed {
     struct Result {
       at::Tensor seen;
-      Value value;
+      at::Tensor value;
+      ShardLanes lanes;
     };
     absl::InlinedVector<Result, 1> results;
     absl::InlinedVector<int32_t, 1> list_sizes;
@@ -198,60 +198,14 @@ class ShardRun final : public ShardOps {
   torch::autograd::edge_list edges_;
   const std::vector<LaneFormPtr> forms_;
   const c10::impl::LocalDispatchKeySet keys_;
+  const bool grad_mode_;
+  uint64_t next_node_;  // the number of the next node of autograd, unless the function makes some
   ShardProgramPtr program_;
   size_t next_ = 0;        // how many steps have come
   bool performs_ = false;  // whether they were performed
   bool learns_ = false;    // whether program_ is this run's own
   bool ended_ = false;
-  std::vector<Value> values_;  // of performed steps, by number
-};
-
-// What regions recorded at places of recordings, by which a tape can skip it.
-class ShardPlaces {
- public:
-  // Where a run begins, behind the call that takes its arguments apart.
-  struct Start {
-    RecordingPtr lead;  // null if the tape does not follow one, or knows no such call
-    size_t call = 0;    // the number of that call
-    uint64_t tape = 0;
-    int32_t event = 0;
-    int64_t slot = 0;
-    int64_t records = 0;
-    size_t scalars = 0;
-  };
-  // `calls_before`: the number of the call that might have been replayed next, before that call.
-  static Start StartAt(size_t calls_before);
-  // The number of the call that may be replayed next.
-  static size_t NextCall();
-
-  // Notes what was recorded since `start` for the program, whose nodes were joined as `joined` says
-  // (null: it has no gradient).
-  void Note(const Start& start, ShardProgramPtr program, JoinedRegionPtr joined);
-  // The program that was noted at this place, or null.
-  ShardProgramPtr At(const Start& start) const;
-  // The result of the program, whose records are skipped; null if it is not known at this place.
-  // `edges` are those of the arguments.
-  struct Skipped {
-    at::Tensor result;
-    JoinedRegionPtr joined;
-  };
-  std::optional<Skipped> Skip(const Start& start, const ShardProgramPtr& program,
-                              const torch::autograd::edge_list& edges);
-
- private:
-  struct Place {
-    std::weak_ptr<const Recording> recording;
-    ShardProgramPtr program;
-    TracedCall all;  // only what Tape::Skip and the records need
-    std::shared_ptr<const TracedCall> last;
-    size_t next_call = 0;
-    int64_t calls = 0;
-    std::vector<c10::Scalar> scalars;
-    JoinedRegionPtr joined;
-  };
-  std::shared_ptr<const Place> Find(const Start& start) const;
-
-  absl::flat_hash_map<std::pair<const Recording*, size_t>, std::shared_ptr<const Place>> places_;
+  std::vector<at::Tensor> values_;  // of performed steps, by number of the shard
 };
 
 }  // namespace spmd::trace

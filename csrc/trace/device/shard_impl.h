@@ -5,10 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
-#include <memory>
 #include <typeinfo>
 
 #include "csrc/trace/device/device_type.h"
@@ -16,13 +14,11 @@
 
 namespace spmd::trace {
 
-// It has no memory, and autograd does not see ops on it. That it seems to be a leaf lets functions
-// with a gradient of their own give their results a history, which shows that they were called.
+// It has no memory, and autograd does not see ops on it.
 class ShardImpl final : public c10::TensorImpl, public Pooled<ShardImpl> {
  public:
   // Shard `number` of the run with this number. Numbers of runs are never used again.
-  ShardImpl(uint64_t run, int32_t number, const TensorForm& form, at::ScalarType dtype,
-            bool differentiable)
+  ShardImpl(uint64_t run, int32_t number, const TensorForm& form, at::ScalarType dtype)
       : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                         c10::scalarTypeToTypeMeta(dtype), c10::Device(kDeviceType, 0)),
         run(run),
@@ -37,10 +33,6 @@ class ShardImpl final : public c10::TensorImpl, public Pooled<ShardImpl> {
     is_channels_last_3d_contiguous_ = form.channels_last_3d_contiguous;
     is_non_overlapping_and_dense_ = form.non_overlapping_and_dense;
     set_storage_access_should_throw();
-    if (differentiable) {
-      set_autograd_meta(
-          std::make_unique<torch::autograd::AutogradMeta>(this, /*requires_grad=*/true));
-    }
   }
 
   // Null for any other tensor. Requires: `t` is defined.

@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <optional>
 #include <typeinfo>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/shard_impl.h"
 #include "csrc/trace/device/status_to_exception.h"
@@ -125,12 +127,9 @@ void PrepareAutograd() {
 }
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
-  if (shard_ops != nullptr) {
-    shard_ops->Call(op, args, results);
-    return true;
-  }
+  if (shard_ops != nullptr && shard_ops->Call(op, args, results)) return true;
   SessionLock lock;
-  if (regions_entered > 0) WatchRegion(args);
+  if (regions_entered > 0) WatchRegion(op, args);
   if (StepWaits() && lock->call.depth == 0 && !WaitsToBeUsed(op, args)) {
     ThrowIfError(RunWaitingStep(*lock));
   }
@@ -169,6 +168,8 @@ void CountWrites(at::TensorList written) {
 }
 
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
+  ShardOps* const shards = std::exchange(shard_ops, nullptr);  // its parts are no ops of a region
+  const absl::Cleanup restore = [shards] { shard_ops = shards; };
   PrepareAutograd();
   CheckDevices(op, *stack);
   if (HasForeign(op, *stack)) {

@@ -21,7 +21,6 @@
 #include "csrc/trace/pytorch/derivatives.h"
 #include "csrc/trace/pytorch/make_node.h"
 #include "csrc/trace/pytorch/view_function.h"
-#include "csrc/trace/recorder/region.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/value/buffer.h"
 
@@ -122,11 +121,6 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
   explicit Kernel(const OpInfo* op) : op_(op) {}
 
   Result operator()(c10::DispatchKeySet keys, Args... args) {
-    if (shard_ops != nullptr) {  // a shard and a number of the CPU, which has this key
-      Made<Result> made;
-      ReplayCall<Result>(*op_, made, args...);
-      return Returned<Result>(made, args...);
-    }
     Differentiated differentiated;
     (differentiated.Look(args), ...);
     const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();

@@ -131,21 +131,6 @@ const OpInfo* region_gradient = nullptr;
 struct RegionBackward;
 thread_local RegionBackward* running = nullptr;  // whose call is recorded
 
-// By the structure of its nodes, how often a region's call was not noted, or not the one that a
-// recording has. Thread safety: the session's lock.
-absl::flat_hash_map<uint64_t, int>& Failures() {
-  static auto* const failures = new absl::flat_hash_map<uint64_t, int>;
-  return *failures;
-}
-constexpr int kMostFailures = 3;  // then its nodes are not joined
-
-uint64_t StructureIn(const std::array<int64_t, 5>& key) { return static_cast<uint64_t>(key[2]); }
-
-bool HasFailed(uint64_t structure) {
-  const auto it = Failures().find(structure);
-  return it != Failures().end() && it->second >= kMostFailures;
-}
-
 struct RegionBackward final : autograd::Node {
   explicit RegionBackward(autograd::edge_list edges) : Node(std::move(edges)) {}
 
@@ -153,14 +138,13 @@ struct RegionBackward final : autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(root.is_valid() || make_inside != nullptr, autograd::ERR_BACKWARD_TWICE);
+    TORCH_CHECK(nodes.root.is_valid() || make_inside != nullptr, autograd::ERR_BACKWARD_TWICE);
     if (!gradients[0].defined()) return autograd::variable_list(num_outputs());
     return CanReplay(gradients[0]) ? AsCall(gradients) : RunInside(gradients[0]);
   }
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    root = {};
-    inside.clear();
+    nodes = {};
     make_inside = nullptr;
   }
 
@@ -172,7 +156,8 @@ struct RegionBackward final : autograd::Node {
     }
     autograd::variable_list results(num_outputs());
     if (wanted.empty()) return results;
-    if (!root.is_valid()) MakeInside();
+    const Nodes made = nodes.root.is_valid() ? Nodes() : MakeInside();
+    const Nodes& now = nodes.root.is_valid() ? nodes : made;
     {
       SessionLock session;  // what is noted of a pass is noted of this one, before the inner one
       session->micro_steps.Note(GraphTask(), /*updates_first=*/false);
@@ -184,7 +169,7 @@ struct RegionBackward final : autograd::Node {
     const absl::Cleanup restore = [&redirected] {
       for (auto& [edge, before] : redirected) *edge = std::move(before);
     };
-    for (autograd::Node* const node : inside) {
+    for (autograd::Node* const node : now.inside) {
       for (autograd::Edge& edge : node->next_edges()) {
         const auto it = std::find(next_edges().begin(), next_edges().end(), edge);
         if (!edge.is_valid() || it == next_edges().end()) continue;
@@ -198,7 +183,7 @@ struct RegionBackward final : autograd::Node {
     {
       const InnerPasses inner;
       found = autograd::Engine::get_default_engine().execute(
-          {root}, {gradient}, /*keep_graph=*/true,
+          {now.root}, {gradient}, /*keep_graph=*/true,
           /*create_graph=*/c10::AutogradState::get_tls_state().get_grad_mode(),
           /*accumulate_grad=*/false, outputs);
     }
@@ -210,26 +195,32 @@ struct RegionBackward final : autograd::Node {
     return results;
   }
 
-  // Without a root, `make_inside` gives it.
-  autograd::Edge root;
-  std::vector<autograd::Node*> inside;  // kept by `root`
+  struct Nodes {
+    autograd::Edge root;
+    std::vector<autograd::Node*> inside;  // kept by `root`
+  };
+  Nodes nodes;  // without a root, `make_inside` makes them
   std::function<autograd::Edge()> make_inside;
   uint64_t tape = 0;
   std::array<int64_t, 5> key = {};  // JoinedRegion::key
+  RegionFailuresPtr failures;
 
  private:
-  void MakeInside() {
+  // They are new each time: a pass that keeps the graph may lead to them in other ways, too, and
+  // its end releases them.
+  Nodes MakeInside() const {
+    Nodes made;
     {
       const c10::AutoGradMode differentiates(true);
-      root = std::exchange(make_inside, nullptr)();
+      made.root = make_inside();
     }
     absl::flat_hash_set<const autograd::Node*> seen;
-    std::vector<autograd::Node*> left = {root.function.get()};
+    std::vector<autograd::Node*> left = {made.root.function.get()};
     while (!left.empty()) {
       autograd::Node* const node = left.back();
       left.pop_back();
       if (!seen.insert(node).second) continue;
-      inside.push_back(node);
+      made.inside.push_back(node);
       for (const autograd::Edge& edge : node->next_edges()) {
         const bool leaves =
             std::find(next_edges().begin(), next_edges().end(), edge) != next_edges().end();
@@ -237,7 +228,8 @@ struct RegionBackward final : autograd::Node {
       }
     }
     SessionLock session;
-    ++Failures()[StructureIn(key)];
+    ++failures->without_nodes;
+    return made;
   }
 
   bool CanReplay(const at::Tensor& gradient) const {
@@ -248,7 +240,8 @@ struct RegionBackward final : autograd::Node {
     for (size_t k = 0; k < num_outputs(); ++k) {
       if (!task_should_compute_output(k)) return false;
     }
-    if (std::any_of(inside.begin(), inside.end(), [](autograd::Node* n) { return HasHooks(*n); })) {
+    if (std::any_of(nodes.inside.begin(), nodes.inside.end(),
+                    [](autograd::Node* n) { return HasHooks(*n); })) {
       return false;
     }
     SessionLock session;
@@ -278,7 +271,7 @@ struct RegionBackward final : autograd::Node {
     if (now.number() != tape || now.following() != followed) return;
     const auto& calls = now.recording().calls;
     const bool noted = !followed && !calls.empty() && calls.back()->op == region_gradient;
-    if (!noted) ++Failures()[StructureIn(key)];
+    if (!noted) ++failures->other_calls;
   }
 };
 
@@ -312,7 +305,7 @@ RegionStart BeginRegion() {
 }
 
 JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
-                          const autograd::edge_list& arguments) {
+                          const autograd::edge_list& arguments, const RegionFailuresPtr& failures) {
   const autograd::AutogradMeta* const meta = MetaOf(result);
   if (meta == nullptr || meta->grad_fn_ == nullptr || !ShortcutsAreOn() || !IsPlain(result) ||
       start.ops_under_hooks != ops_under_hooks || autograd::AnomalyMode::is_enabled()) {
@@ -327,7 +320,7 @@ JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
   const Tape& tape = *lock->tape;
   const std::optional<TapeId> value = PendingValue(tape, *BufferOf(result));
   if (tape.number() != start.tape || !value.has_value()) return nullptr;
-  if (HasFailed(structure.lo())) return nullptr;
+  if (!failures->joins()) return nullptr;
   Hash128 numbers;
   for (size_t i = start.scalars; i < tape.scalars().size(); ++i) {
     MixIValue(numbers, c10::IValue(tape.scalars()[i]), /*value=*/true);
@@ -345,8 +338,7 @@ JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
     joined->edge.push_back(leads ? static_cast<int32_t>(it - inside.out.begin()) : -1);
   }
   const auto node = NewNode<RegionBackward>(std::move(inside.out));
-  node->root = root;
-  node->inside = std::move(inside.nodes);
+  node->nodes = {root, std::move(inside.nodes)};
   node->tape = tape.number();
   joined->key[0] = *value;
   size_t next = 1;
@@ -354,6 +346,7 @@ JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
     joined->key[next++] = static_cast<int64_t>(word);
   }
   node->key = joined->key;
+  node->failures = failures;
   SetEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
   return leads_to_arguments ? joined : nullptr;
 }
@@ -372,24 +365,17 @@ bool LeadAlike(const JoinedRegion& joined, const autograd::edge_list& arguments)
 }
 
 void JoinWithoutNodes(const at::Tensor& result, const JoinedRegion& joined,
-                      const autograd::edge_list& arguments,
-                      std::function<autograd::Edge()> make_inside) {
+                      const autograd::edge_list& arguments, const RegionFailuresPtr& failures,
+                      uint64_t tape, std::function<autograd::Edge()> make_inside) {
   autograd::edge_list edges;
   edges.reserve(joined.out.size());
   for (const int32_t k : joined.out) edges.push_back(arguments[k]);
   const auto node = NewNode<RegionBackward>(std::move(edges));
   node->make_inside = std::move(make_inside);
-  {
-    SessionLock lock;
-    node->tape = lock->tape->number();
-  }
+  node->tape = tape;
   node->key = joined.key;
+  node->failures = failures;
   SetEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
-}
-
-bool MayBeJoined(const JoinedRegion& joined) {
-  SessionLock lock;
-  return !HasFailed(StructureIn(joined.key));
 }
 
 void RegisterRegionGradient() {

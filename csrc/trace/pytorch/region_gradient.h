@@ -52,24 +52,37 @@ struct JoinedRegion {
 };
 using JoinedRegionPtr = std::shared_ptr<const JoinedRegion>;
 
+// What did not turn out as foreseen of a region. Thread safety: the session's lock.
+struct RegionFailures {
+  // Gradients that were not noted as a call, or not as the call that a recording has. Then the
+  // nodes of the region are not joined any more.
+  int other_calls = 0;
+  // Gradients for which nodes had to be made.
+  int without_nodes = 0;
+
+  bool joins() const { return other_calls < kMost; }
+  static constexpr int kMost = 3;
+};
+using RegionFailuresPtr = std::shared_ptr<RegionFailures>;
+
 // Gives `result` one node in the place of those that were made since `start`, where that can be
 // done. Returns how, or null if it was not done or if an edge leads elsewhere than to the
 // arguments, whose edges are `arguments`. Requires: `result` is a new tensor that nobody else has;
 // the region has been left.
 JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
-                          const torch::autograd::edge_list& arguments);
+                          const torch::autograd::edge_list& arguments,
+                          const RegionFailuresPtr& failures);
 
 // Whether the gradients of arguments with these edges go the same ways.
 bool LeadAlike(const JoinedRegion& joined, const torch::autograd::edge_list& arguments);
 
 // Gives `result` the node that JoinNodes would give it, without nodes inside. `make_inside` makes
-// them, in grad mode, if they must run: it gives the edge of the result.
+// them, in grad mode, each time that they must run: it gives the edge of the result. `tape` is the
+// number of the tape that has the result's value.
 void JoinWithoutNodes(const at::Tensor& result, const JoinedRegion& joined,
                       const torch::autograd::edge_list& arguments,
+                      const RegionFailuresPtr& failures, uint64_t tape,
                       std::function<torch::autograd::Edge()> make_inside);
-
-// False if nodes of this structure have had other gradients than recordings knew, several times.
-bool MayBeJoined(const JoinedRegion& joined);
 
 // Defines the op of the device, once per process.
 void RegisterRegionGradient();

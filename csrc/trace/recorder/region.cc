@@ -73,7 +73,8 @@ void LeaveRegions(int64_t first_level) {
   }
 }
 
-void WatchRegion(const CallArguments& args) {
+void WatchRegion(const OpInfo& op, const CallArguments& args) {
+  if (!op.written.empty() || op.must_run_on_host) ++ops_with_effects;
   if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) ++ops_under_hooks;
   if (regions_checked == 0) return;
   for (size_t i = 0; i < args.values.size(); ++i) {

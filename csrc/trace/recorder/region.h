@@ -33,16 +33,20 @@ void LeaveRegions(int64_t first_level);
 // Looks at an op with these operands. Requires: the session's lock is held, and regions_entered >
 // 0. Throws: c10::ValueError that says which tensor, "a tensor of shape (8,) from outside that is
 // sharded over the manual axis 'x'". Python says of which region.
-void WatchRegion(const CallArguments& args);
+void WatchRegion(const OpInfo& op, const CallArguments& args);
 
 // What does the ops of a thread that runs a region's function on shards
 // (csrc/trace/api/shard_run.h).
 class ShardOps {
  public:
   virtual ~ShardOps() = default;
-  virtual void Call(const OpInfo& op, const CallArguments& args, ResultsTo results) = 0;
+  // False if the op has nothing to do with shards, so that it is done as everywhere.
+  virtual bool Call(const OpInfo& op, const CallArguments& args, ResultsTo results) = 0;
 };
 inline thread_local ShardOps* shard_ops = nullptr;
+
+// How many ops of regions of this thread wrote or drew random numbers.
+inline thread_local int64_t ops_with_effects = 0;
 
 // How many ops were seen in regions of this thread while hooks for saved tensors
 // (torch.autograd.graph.saved_tensors_hooks) were set.

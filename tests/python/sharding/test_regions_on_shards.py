@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region that comes again runs its function on shards that are only numbers. What it computes, and
-its gradients, are those of the function under levels of vmap, which a new region always runs."""
+"""A region that comes again runs its function on shards that are only numbers. What it computes,
+and its gradients, are those of the function under levels of vmap, as in a new region."""
 
 import gc
+import weakref
+from contextlib import nullcontext as no_context
 
 import pytest
 import torch
@@ -46,8 +48,9 @@ def value_and_gradients(f, *args):
     return [y.detach().cpu(), *(g.cpu() for g in found)]
 
 
-def check(function, mesh, specs, out, *args, levels=False, steps=STEPS):
-    """Each step of one region has the value and the gradients of a new region."""
+def check(function, mesh, specs, out, *args, steps=STEPS):
+    """Each step of one region has the value and the gradients of a new region. Returns which calls
+    of the function were under levels."""
     seen = []
 
     def f(*shards):
@@ -55,13 +58,19 @@ def check(function, mesh, specs, out, *args, levels=False, steps=STEPS):
         return function(*shards)
 
     again = spmd.shard_map(f, mesh, specs, out)
-    for step in range(steps):
+    for _ in range(steps):
         expected = value_and_gradients(spmd.shard_map(function, mesh, specs, out), *args)
         for ours, theirs in zip(value_and_gradients(again, *args), expected, strict=True):
             torch.testing.assert_close(ours, theirs)
         spmd.sync()
-    # The function is called once a step, and once more where it turns out to need levels.
-    assert seen == [True] * steps if levels else seen == [True] + [False] * (steps - 1)
+    return seen
+
+
+ON_SHARDS = [True] + [False] * (STEPS - 1)
+# What depends on more than shards and numbers is under levels from the third step on.
+ON_LEVELS = [True, False] + [True] * (STEPS - 2)
+# The function is called once more in the step in which it turns out to need levels.
+ENDED = [True, False] + [True] * (STEPS - 1)
 
 
 CASES = {
@@ -91,28 +100,35 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_functions(mesh, case):
-    check(CASES[case], mesh, (ROWS, ROWS), ROWS, leaf(8, 3), leaf(8, 3, seed=1))
+EXPECTED = {"indices": ON_LEVELS, "new tensors": ON_LEVELS, "second order": ENDED}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_functions_without_gradients(mesh, case):
-    a, b = numbers(8, 3).to("spmd"), numbers(8, 3, seed=1).to("spmd")
-    check(CASES[case], mesh, (ROWS, ROWS), ROWS, a, b)
+@pytest.mark.parametrize("differentiated", [True, False])
+def test_functions(mesh, case, differentiated):
+    a, b = (leaf(8, 3, seed=seed).detach().requires_grad_(differentiated) for seed in (0, 1))
+    seen = check(CASES[case], mesh, (ROWS, ROWS), ROWS, a, b)
+    assert seen == EXPECTED.get(case, ON_SHARDS)
 
 
 def test_two_axes(grid):
     a, b = leaf(4, 6), leaf(6, 4, seed=1)
-    check(lambda a, b: spmd.psum(a @ b, "y"), grid, (P("x", "y"), P("y", None)), P("x", None), a, b)
-    check(lambda a, b: spmd.psum(a @ b, ("x", "y")), grid, (P(None, ("x", "y")), P(("x", "y"), None)),
-          P(None, None), leaf(3, 8), leaf(8, 5, seed=1))  # fmt: skip
-    check(lambda a: a * 2, grid, (P("x", "y"),), P("x", "y"), leaf(4, 4))
+    rows = (P("x", "y"), P("y", None))
+    assert check(lambda a, b: spmd.psum(a @ b, "y"), grid, rows, ROWS, a, b) == ON_SHARDS
+    both = (P(None, ("x", "y")), P(("x", "y"), None))
+    a, b = leaf(3, 8), leaf(8, 5, seed=1)
+    sums = lambda a, b: spmd.psum(a @ b, ("x", "y"))  # noqa: E731
+    assert check(sums, grid, both, WHOLE, a, b) == ON_SHARDS
+    tiles = P("x", "y")
+    assert check(lambda a: a * 2, grid, (tiles,), tiles, leaf(4, 4)) == ON_SHARDS
+    one = spmd.shard_map(lambda a: spmd.psum(a * 2, "x"), grid, P("x"), P(), axis_names="x")
+    for _ in range(STEPS):  # the other axis is automatic
+        torch.testing.assert_close(one(a[:2]).cpu(), (2 * a[:2]).detach().cpu().sum(0)[None])
 
 
 def test_one_tensor_as_two_arguments(mesh):
     a = leaf(8, 3)
-    check(lambda a, b: a * b.exp(), mesh, (ROWS, ROWS), ROWS, a, a)
+    assert check(lambda a, b: a * b.exp(), mesh, (ROWS, ROWS), ROWS, a, a) == ON_SHARDS
     region = spmd.shard_map(lambda a, b: a * b.exp(), mesh, (ROWS, ROWS), ROWS)
     b = leaf(8, 3, seed=1)
     for step in range(3 * STEPS):  # one edge of autograd, or two
@@ -205,6 +221,163 @@ def test_what_levels_are_needed_for_is_called_once_more(mesh):
         assert len(calls) <= 2 * STEPS + 1
 
 
+class Negative(torch.autograd.Function):
+    @staticmethod
+    def forward(t):
+        return t.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad
+
+    @staticmethod
+    def vmap(info, in_dims, t):
+        return Negative.apply(t), in_dims[0]
+
+
+def test_a_gradient_of_its_own_of_what_is_outside(mesh):
+    w, x = leaf(3, 3), leaf(8, 3, seed=1)
+    region = spmd.shard_map(lambda x: x @ Negative.apply(w * 1), mesh, ROWS, ROWS)
+    with torch.no_grad():
+        region(x)
+    for _ in range(STEPS):
+        (found,) = torch.autograd.grad(region(x).sum(), w)
+        torch.testing.assert_close(found.cpu(), -x.detach().cpu().sum(0)[:, None].expand(3, 3))
+        spmd.sync()
+
+
+def test_a_shard_is_no_leaf(mesh):
+    """Levels say that nothing requires a gradient, in each step."""
+    seen = []
+
+    def f(t):
+        u = t * 2
+        seen.append((t.requires_grad, u.requires_grad, t.is_leaf, u.grad_fn))
+        return u
+
+    region = spmd.shard_map(f, mesh, ROWS, ROWS)
+    for _ in range(STEPS):
+        region(leaf(8, 3)).sum().backward()
+    assert seen == [(False, False, True, None)] * STEPS
+
+
+@pytest.mark.parametrize("when", ["inside", "outside", "not inside", "types"])
+def test_autocast(mesh, when):
+    a, b = leaf(8, 3), leaf(3, 3, seed=1)
+
+    def product(a, b):
+        if when == "inside":
+            with torch.autocast("spmd", torch.bfloat16):
+                return a @ b
+        with torch.autocast("spmd", enabled=False) if when == "not inside" else no_context():
+            return a @ b
+
+    region = spmd.shard_map(product, mesh, (ROWS, WHOLE), ROWS)
+    for step in range(3 * STEPS):
+        on = when != "inside" and step >= STEPS
+        dtype = torch.float16 if when == "types" and step >= 2 * STEPS else torch.bfloat16
+        with torch.autocast("spmd", dtype) if on else no_context():
+            y = region(a, b)
+        is_cast = when == "inside" or (on and when != "not inside")
+        assert y.dtype == (dtype if is_cast else torch.float32)
+        expected = a.detach().cpu() @ b.detach().cpu()
+        close = {"atol": 0.1, "rtol": 0.1} if is_cast else {}
+        torch.testing.assert_close(y.detach().float().cpu(), expected, **close)
+        (found,) = torch.autograd.grad(y.float().sum(), a)
+        torch.testing.assert_close(found.cpu(), b.detach().cpu().sum(1).expand(8, 3), **close)
+        spmd.sync()
+
+
+def test_random_numbers_are_drawn_once(mesh):
+    a, which = torch.zeros(8, 3, device="spmd"), [1]
+
+    def f(t):
+        u = t + torch.rand_like(t) if which[0] else t + 1
+        u = u * 1
+        u.mul_(1)
+        return u
+
+    for first in (0, 1):
+        region, found = spmd.shard_map(f, mesh, ROWS, ROWS), []
+        for step in range(STEPS):
+            which[0] = first or step >= 2
+            torch.manual_seed(0)
+            value = region(a).cpu()
+            if which[0]:
+                found.append((value, torch.rand(3, device="spmd").cpu()))
+        for value, following in found[1:]:
+            torch.testing.assert_close(value, found[0][0], rtol=0, atol=0)
+            torch.testing.assert_close(following, found[0][1], rtol=0, atol=0)
+
+
+def test_a_tensor_that_the_function_keeps(mesh):
+    """What is made of no shard is a tensor as everywhere."""
+    kept, keeps = {}, [False]
+
+    def f(t):
+        if not keeps[0]:
+            return t.tanh() * 2
+        if "mask" not in kept:
+            kept["mask"] = torch.ones(2, 3, device="spmd")
+        u = (t * kept["mask"]).tanh()
+        u.add_(1)
+        return u
+
+    a = leaf(8, 3)
+    region = spmd.shard_map(f, mesh, ROWS, ROWS)
+    for step in range(2 * STEPS):
+        keeps[0] = step >= 2
+        expected = a.detach().cpu().tanh() + 1 if keeps[0] else a.detach().cpu().tanh() * 2
+        torch.testing.assert_close(region(a).detach().cpu(), expected)
+    assert kept["mask"].cpu().tolist() == [[1.0] * 3] * 2
+
+
+def test_hooks_see_what_collectives_save(mesh):
+    a, hooked = leaf(8, 3), [False]
+
+    def f(t):
+        t = t * 1
+        if not hooked[0]:
+            return spmd.pmax(t, "x") * 1
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, torch.zeros_like):
+            return spmd.pmax(t, "x") * 1
+
+    again = spmd.shard_map(f, mesh, ROWS, WHOLE)
+    for step in range(2 * STEPS):
+        hooked[0] = step >= STEPS
+        found, expected = (
+            torch.autograd.grad(region(a).sum(), a)[0].cpu()
+            for region in (again, spmd.shard_map(f, mesh, ROWS, WHOLE))
+        )
+        torch.testing.assert_close(found, expected)
+        spmd.sync()
+
+
+def test_a_region_without_arguments(mesh):
+    region = spmd.shard_map(
+        lambda: torch.arange(3, device="spmd")[None] + spmd.axis_index("x"), mesh, (), ROWS
+    )
+    for _ in range(STEPS):
+        assert region().cpu().tolist() == [[i, i + 1, i + 2] for i in range(4)]
+
+
+def test_tensors_from_outside_are_not_kept(mesh):
+    a, held, gone = leaf(8, 3), [torch.ones(3, device="spmd")], []
+    region = spmd.shard_map(lambda t: t * held[0], mesh, ROWS, ROWS)
+    for _ in range(STEPS):
+        held[0] = torch.ones(3, device="spmd")
+        gone.append(weakref.ref(held[0]))
+        region(a).sum().backward()
+        a.grad = None
+    held.clear()
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * STEPS
+
+
 def test_errors_are_those_of_the_function(mesh):
     """Once a step raises an error, and the next one does not."""
     a, fails = leaf(8, 3), [False]
@@ -230,7 +403,6 @@ def test_what_a_later_step_refuses(mesh):
     functions = {
         "cannot be read inside a manual region": lambda t: t * t.sum().item(),
         "cannot branch on a shard's values": lambda t: t if t.sum() > 0 else -t,
-        "varies along axis 'x'": lambda t: t.sum(),
         "from outside that is sharded over the manual axis 'x'": lambda t: t + cut[:2],
         "is inside of another one over axis 'x'": lambda t: spmd.shard_map(
             torch.sin, mesh, ROWS, ROWS
@@ -239,11 +411,13 @@ def test_what_a_later_step_refuses(mesh):
         "must match the size": lambda t: t + t.new_zeros(7, 3),
         "has 1 dimensions, but its spec": lambda t: spmd.psum(t.sum(1), "x"),
     }
-    for words, function in functions.items():
+    for words, refused in functions.items():
         which[0] = 0
-        region = spmd.shard_map(
-            lambda t: [torch.sin, function][which[0]](t), mesh, ROWS, P("x", None)
-        )  # noqa: B023
+
+        def f(t, refused=refused):
+            return refused(t) if which[0] else t.sin()
+
+        region = spmd.shard_map(f, mesh, ROWS, ROWS)
         for _ in range(STEPS):
             region(a)
             spmd.sync()
@@ -288,7 +462,8 @@ def test_a_gradient_whose_nodes_must_run(mesh):
             torch.testing.assert_close(found.cpu(), first[1].detach())
         elif step >= STEPS and step % 3 == 2:
             again = torch.autograd.grad(loss, (a, b), create_graph=True)
-            for ours, theirs in zip(torch.autograd.grad(again[0].square().sum(), (a, b)), second):
+            found = torch.autograd.grad(again[0].square().sum(), (a, b))
+            for ours, theirs in zip(found, second):
                 torch.testing.assert_close(ours.cpu(), theirs)
         else:
             for ours, theirs in zip(torch.autograd.grad(loss, (a, b)), first):
@@ -339,15 +514,16 @@ def test_nothing_is_compiled_again_and_nothing_grows(mesh):
         y = region(a, b)
         assert "RegionBackward" in steps_behind(y)
         y.square().sum().backward()
-        a.grad = b.grad = None
         spmd.sync(wait=True)
+        a.grad = b.grad = None
         after = _C.statistics()
         return {k: after[k] - before[k] for k in ("compiles", "records", "replayed")}
 
     found = [counts() for _ in range(2 * STEPS)]
     assert [n["compiles"] for n in found] == [1] + [0] * (2 * STEPS - 1)
     # A step that is skipped counts as what it skips.
-    assert all(n == found[1] for n in found[1:])
+    assert len({n["records"] for n in found}) == 1
+    assert len({n["replayed"] for n in found[2:]}) == 1 and found[2]["replayed"] > 0
     gc.collect()
     tensors = sum(isinstance(o, torch.Tensor) for o in gc.get_objects())
     for _ in range(STEPS):
@@ -356,27 +532,17 @@ def test_nothing_is_compiled_again_and_nothing_grows(mesh):
     assert sum(isinstance(o, torch.Tensor) for o in gc.get_objects()) <= tensors
 
 
-def test_lines_are_those_of_the_function(mesh):
-    """Also where the function is noted first and then performed."""
+def test_lines_are_those_of_the_function(mesh, capsys):
+    """Also of a function whose steps are known."""
     a = leaf(8, 3)
     region = spmd.shard_map(lambda t: t.sinh(), mesh, ROWS, ROWS)
     line = test_lines_are_those_of_the_function.__code__.co_firstlineno + 3
-    for step in range(2):
-        y = region(region(a))
-        text = spmd.debug.print_graph(y, quiet=True) if False else _graph_of(y)
-        assert text.count(f"test_regions_on_shards.py:{line}") >= 2
-        del y
-        spmd.sync()
-
-
-def _graph_of(y):
-    import contextlib
-    import io
-
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        spmd.debug.print_graph(y)
-    return out.getvalue()
+    y = region(region(region(a)))
+    spmd.debug.print_graph(y * 1)
+    lines = capsys.readouterr().out.splitlines()
+    of_ops = [text for text in lines if "aten::sinh" in text]
+    assert len(of_ops) == 3
+    assert all(f"test_regions_on_shards.py:{line}" in text for text in of_ops)
 
 
 def test_deterministic_algorithms(mesh):
@@ -409,6 +575,8 @@ def test_calls_of_another_recording_do_not_stay(mesh):
         before = _C.statistics()["replayed"]
         region(*args).sum().backward()
         spmd.sync(wait=True)
+        for t in args:
+            t.grad = None
         return _C.statistics()["replayed"] - before
 
     def replayed(width, after_layers):
