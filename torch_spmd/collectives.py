@@ -7,6 +7,7 @@ along the axis counts as the same value on each device.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -68,7 +69,7 @@ def pmax(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd")).item()
         3.0
     """
-    return _over_axes("pmax", x, axis_name, _Reduce("max"))
+    return _over_axes("pmax", x, axis_name, _op(_Reduce, "max"))
 
 
 def pmin(x: Any, axis_name: Any) -> Any:
@@ -83,7 +84,7 @@ def pmin(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd")).item()
         0.0
     """
-    return _over_axes("pmin", x, axis_name, _Reduce("min"))
+    return _over_axes("pmin", x, axis_name, _op(_Reduce, "min"))
 
 
 def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
@@ -109,7 +110,7 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) ->
     def gather(t: Tensor) -> Tensor:
         d = _dim("all_gather", "axis", dim, t.dim() + (0 if tiled else 1))
         for each in reversed(axes):
-            t = _apply(t, each, _Gather(d, tiled))
+            t = _apply(t, each, _op(_Gather, d, tiled))
         return t
 
     return _each("all_gather", x, gather)
@@ -140,7 +141,7 @@ def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: b
         d = _dim("psum_scatter", "scatter_dimension", dim, t.dim())
         for each in axes:
             _check_size("psum_scatter", "scatter_dimension", t, d, each, tiled)
-            t = _apply(t, each, _Scatter(d, tiled))
+            t = _apply(t, each, _op(_Scatter, d, tiled))
         return t
 
     return _each("psum_scatter", x, scatter)
@@ -172,7 +173,7 @@ def all_to_all(
         s = _dim("all_to_all", "split_axis", split, t.dim())
         c = _dim("all_to_all", "concat_axis", concat, t.dim())
         _check_size("all_to_all", "split_axis", t, s, each, tiled)
-        return _apply(t, each, _Exchange(s, c, tiled))
+        return _apply(t, each, _op(_Exchange, s, c, tiled))
 
     return _each("all_to_all", x, exchange)
 
@@ -285,7 +286,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     """
     each = manual_axis("ppermute", axis_name)
     sources = _sources(each, perm)
-    return _each("ppermute", x, lambda t: _apply(t, each, _Permute(sources)))
+    return _each("ppermute", x, lambda t: _apply(t, each, _op(_Permute, sources)))
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
@@ -308,7 +309,7 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
             f"pshuffle: perm must have each position of axis {each.name!r} once, 0 to "
             f"{each.size - 1}; got {_arguments.plain(sources)}"
         )
-    return _each("pshuffle", x, lambda t: _apply(t, each, _Permute(tuple(sources))))
+    return _each("pshuffle", x, lambda t: _apply(t, each, _op(_Permute, tuple(sources))))
 
 
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
@@ -326,7 +327,7 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
     """
     each = manual_axis("pbroadcast", axis_name)
     position = _arguments.integer("pbroadcast", "source", source, 0, each.size - 1)
-    return _each("pbroadcast", x, lambda t: _apply(t, each, _Broadcast(position)))
+    return _each("pbroadcast", x, lambda t: _apply(t, each, _op(_Broadcast, position)))
 
 
 def pvary(x: Any, axis_name: Any) -> Any:
@@ -346,7 +347,7 @@ def pvary(x: Any, axis_name: Any) -> Any:
     def vary(t: Tensor) -> Tensor:
         for each in axes:
             if not varies(t, each):
-                t = _apply(t, each, _Vary())
+                t = _apply(t, each, _op(_Vary))
         return t
 
     return _each("pvary", x, vary)
@@ -544,6 +545,12 @@ def _sources(axis: ManualAxis, perm: Any) -> tuple[int, ...]:
 
 
 # --- the ops ---
+
+
+@functools.lru_cache(maxsize=1024)
+def _op(kind: Callable[..., Any], *arguments: Any) -> Any:
+    """The collective of that kind, the same object each time, so that it is compared at once."""
+    return kind(*arguments)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,12 @@ def by_hand(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return spmd.psum(automatic(x, up, down), "x")
 
 
+def gathered(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """FSDP: a device has a part of the rows of each parameter, and its own samples."""
+    whole = (spmd.all_gather(w, "x", axis=0, tiled=True) for w in (up, down))
+    return automatic(x, *whole)
+
+
 def in_regions(mesh: spmd.Mesh, function: Function, layers: int) -> Function:
     """The function of so many layers in a region of its own."""
     region: Function = spmd.shard_map(
@@ -50,18 +56,24 @@ def in_regions(mesh: spmd.Mesh, function: Function, layers: int) -> Function:
     return region
 
 
-def step_of(function: Function, mesh: spmd.Mesh, width: int, layers: int, wait: bool) -> Step:
+def step_of(
+    function: Function, mesh: spmd.Mesh, width: int, layers: int, wait: bool, fsdp: bool = False
+) -> Step:
     """Forwards and backwards through a function of an MLP's weights. Without `wait`, the program
     that was recorded runs behind the next recording."""
     torch.manual_seed(0)
+    rows = ("x", None)
 
     def parameter(*shape: int, spec: tuple[str | None, ...]) -> Tensor:
         t = torch.randn(*shape).mul(width**-0.5).to("spmd")
         return spmd.mark_sharding(t, mesh, spec).requires_grad_()
 
-    ups = [parameter(width, 4 * width, spec=(None, "x")) for _ in range(layers)]
-    downs = [parameter(4 * width, width, spec=("x", None)) for _ in range(layers)]
+    up = rows if fsdp else (None, "x")
+    ups = [parameter(width, 4 * width, spec=up) for _ in range(layers)]
+    downs = [parameter(4 * width, width, spec=rows) for _ in range(layers)]
     x = torch.randn(width, width).to("spmd")
+    if fsdp:
+        spmd.mark_sharding(x, mesh, rows)
 
     weights = [t for pair in zip(ups, downs) for t in pair]
 
@@ -89,10 +101,26 @@ def both(width: int, record: bool, each: bool) -> tuple[Callable[[], float], Cal
     return sides[0], sides[1]
 
 
+def both_of_fsdp() -> tuple[Callable[[], float], Callable[[], float]]:
+    """Recording of parameters that are gathered, by hand and by the compiler."""
+    mesh = spmd.make_mesh((DEVICES,), ("x",))
+    by_rows = P("x", None)
+    region = spmd.shard_map(gathered, mesh, in_specs=(by_rows,) * 3, out_specs=by_rows)
+    sides = [
+        cpu_seconds(
+            step_of(partial(stack, layer), mesh, 16, 4, wait=False, fsdp=True),
+            clock=time.thread_time,
+        )
+        for layer in (region, automatic)
+    ]
+    return sides[0], sides[1]
+
+
 def rows() -> list[Row]:
     return [
-        Row("4 regions, record", None, partial(both, 16, record=True, each=True)),
+        Row("4 regions, record", BUDGET, partial(both, 16, record=True, each=True)),
         Row("1 region of 4 layers, record", BUDGET, partial(both, 16, record=True, each=False)),
+        Row("4 regions of FSDP, record", BUDGET, both_of_fsdp),
         Row("4 regions, step", BUDGET, partial(both, 256, record=False, each=True)),
         Row("1 region of 4 layers, step", BUDGET, partial(both, 256, record=False, each=False)),
     ]

@@ -586,10 +586,9 @@ class PythonFunction final : public trace::ShardFunction {
                  delete parts;
                }) {}
 
-  bool Equals(const trace::ShardFunction& other) const override {
-    const Parts& a = *parts_;
-    const Parts& b = *static_cast<const PythonFunction&>(other).parts_;
-    return a.function.is(b.function) && a.which == b.which && a.argument.equal(b.argument);
+  bool Is(const py::object& function, size_t which, const py::object& argument) const {
+    return parts_->function.is(function) && parts_->which == which &&
+           (parts_->argument.is(argument) || parts_->argument.equal(argument));
   }
   at::Tensor Call(const std::vector<at::Tensor>& shards, int64_t first) const override {
     const py::gil_scoped_acquire gil;
@@ -625,7 +624,12 @@ py::object CallOnShards(const py::object& function, const py::tuple& tensors, co
     return trace::ShardImpl::Of(t) != nullptr;
   });
   if (axis == nullptr || !all || at::impl::torch_function_mode_enabled()) run->End();
-  return ToPython(run->Apply(std::make_shared<PythonFunction>(function, *axis, argument), shards));
+  return ToPython(run->Apply(
+      shards,
+      [&](const trace::ShardFunction& other) {
+        return static_cast<const PythonFunction&>(other).Is(function, axis->which, argument);
+      },
+      [&] { return std::make_shared<PythonFunction>(function, *axis, argument); }));
 }
 
 }  // namespace

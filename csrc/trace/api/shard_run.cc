@@ -202,8 +202,9 @@ std::optional<at::Tensor> ShardRun::Sum(const at::Tensor& x, size_t axis) {
   return result;
 }
 
-at::Tensor ShardRun::Apply(std::shared_ptr<const ShardFunction> function,
-                           absl::Span<const at::Tensor> shards) {
+at::Tensor ShardRun::Apply(absl::Span<const at::Tensor> shards,
+                           absl::FunctionRef<bool(const ShardFunction&)> is_it,
+                           absl::FunctionRef<std::shared_ptr<const ShardFunction>()> make) {
   Check();
   at::Tensor result;
   const ResultsTo to{.each = absl::MakeSpan(&result, 1)};
@@ -213,13 +214,12 @@ at::Tensor ShardRun::Apply(std::shared_ptr<const ShardFunction> function,
       std::equal(shards.begin(), shards.end(), next->args[0].shards.begin(),
                  next->args[0].shards.end(),
                  [this](const at::Tensor& t, int32_t k) { return IsShard(t, k); }) &&
-      next->function->Equals(*function)) {
+      is_it(*next->function)) {
     Take(*next, to);
     return result;
   }
   Perform();
-  Step step{
-      .function = std::move(function), .grad_mode = GradMode(), .default_dtype = DefaultDtype()};
+  Step step{.function = make(), .grad_mode = GradMode(), .default_dtype = DefaultDtype()};
   step.args.push_back(Tensors(shards, /*is_list=*/true));
   Learn(std::move(step), to);
   return result;

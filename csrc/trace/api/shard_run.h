@@ -32,6 +32,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "csrc/trace/api/lanes.h"
 #include "csrc/trace/device/tensor_impl.h"
@@ -43,7 +44,6 @@ namespace spmd::trace {
 class ShardFunction {
  public:
   virtual ~ShardFunction() = default;
-  virtual bool Equals(const ShardFunction& other) const = 0;
   // Calls it with shards as vmap sees them on the region's levels, which begin with `first`.
   virtual at::Tensor Call(const std::vector<at::Tensor>& shards, int64_t first) const = 0;
 };
@@ -122,9 +122,11 @@ class ShardRun final : public ShardOps {
   // The sum over an axis; nullopt, having done nothing, if the shard does not vary along that axis
   // alone.
   std::optional<at::Tensor> Sum(const at::Tensor& shard, size_t axis);
-  // A function of shards. Throws: what it throws.
-  at::Tensor Apply(std::shared_ptr<const ShardFunction> function,
-                   absl::Span<const at::Tensor> shards);
+  // A function of shards. `is_it` tells whether another one is the same, and `make` makes it, which
+  // is needed only if it is not the one that is known to come next. Throws: what it throws.
+  at::Tensor Apply(absl::Span<const at::Tensor> shards,
+                   absl::FunctionRef<bool(const ShardFunction&)> is_it,
+                   absl::FunctionRef<std::shared_ptr<const ShardFunction>()> make);
   // Ends the run, because what is asked for cannot be done on shards. Throws: c10::Error.
   [[noreturn]] void End();
   bool HasEnded() const { return ended_; }
