@@ -66,9 +66,9 @@ def shard_map(
             result whose shards are as large as those of such an argument, along the same axes, is
             the argument's: what lies behind its end is cut off.
 
-    `f` is called once for each call of the region. In a step in which it begins to do what it has not
-    done in the first one (random numbers, writes in place, functions with a gradient of their own),
-    it may be called twice (docs/shard_map.md, "Limits").
+    `f` is called once for each call of the region. In a step in which it begins to do what it has
+    not done in the first one (random numbers, writes in place, functions with a gradient of their
+    own), it may be called twice (docs/shard_map.md, "Limits").
 
     A derivative outside of the region is that of the whole. Inside, `torch.func.grad` with respect
     to a value that does not vary gives each device its own part of the gradient; `psum` adds them.
