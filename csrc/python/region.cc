@@ -339,7 +339,7 @@ class KnownRegion {
     }
     std::optional<std::vector<at::Tensor>> tensors = TensorsThatFit(entrance_, args);
     if (!tensors.has_value()) return NotImplemented();
-    if (exit_ != nullptr && !needs_levels_ && DeviceIsFirst(*tensors)) {
+    if (exit_ != nullptr && !needs_levels_ && failures_->joins() && DeviceIsFirst(*tensors)) {
       if (std::optional<at::Tensor> result = OnShards(region, *tensors)) {
         return ToPython(*std::move(result));
       }
@@ -394,6 +394,8 @@ class KnownRegion {
     const trace::RegionStart begin = trace::BeginRegion();
     trace::NewLanes lanes = trace::ToLanesWithoutHistory(tensors, entrance_.forms);
     const trace::ShardPlaces::Start start = trace::ShardPlaces::StartAt(lanes.replayed);
+    // What was recorded while steps were performed again would be recorded so in each step.
+    if (std::exchange(failures_->lately, false)) places_ = {};
     trace::ShardProgramPtr known = places_.At(start);
     if (known == nullptr) known = latest_;
     const auto run = std::make_shared<trace::ShardRun>(
@@ -430,7 +432,7 @@ class KnownRegion {
     }
     if (skipped->joined != nullptr) {
       trace::JoinWithoutNodes(
-          skipped->result, *skipped->joined, run->edges(), failures_, start.tape,
+          skipped->result, skipped->joined, run->edges(), failures_, start.tape,
           [run, output, levels = axes_->levels] {
             const auto again = run->PerformedCopy();
             return trace::EdgeOf(Whole(*output.exit, *again, output.shard, *levels).value());

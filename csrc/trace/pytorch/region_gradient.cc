@@ -202,7 +202,7 @@ struct RegionBackward final : autograd::Node {
   Nodes nodes;  // without a root, `make_inside` makes them
   std::function<autograd::Edge()> make_inside;
   uint64_t tape = 0;
-  std::array<int64_t, 5> key = {};  // JoinedRegion::key
+  JoinedRegionPtr joined;
   RegionFailuresPtr failures;
 
  private:
@@ -229,6 +229,8 @@ struct RegionBackward final : autograd::Node {
     }
     SessionLock session;
     ++failures->without_nodes;
+    failures->lately = true;
+    session->call.looked_at_values = true;  // a call that performs steps again is not replayed
     return made;
   }
 
@@ -249,6 +251,10 @@ struct RegionBackward final : autograd::Node {
   }
 
   autograd::variable_list AsCall(const autograd::variable_list& gradients) {
+    const std::array<int64_t, 5> key = [this] {
+      SessionLock session;
+      return joined->key;
+    }();
     const c10::IValue in_lists[2];
     const BorrowedList lists[2] = {at::TensorList(gradients), at::IntArrayRef(key)};
     std::vector<at::Tensor> results;
@@ -266,12 +272,32 @@ struct RegionBackward final : autograd::Node {
   void RecordCall(torch::jit::Stack* stack) const {
     SessionLock session;
     const bool followed = session->tape->following();
+    const std::shared_ptr<const TracedCall> other = followed ? OtherCall(*session->tape) : nullptr;
     RunAndRecord(*region_gradient, stack);
     const Tape& now = *session->tape;
     if (now.number() != tape || now.following() != followed) return;
+    if (other != nullptr && now.event() == other->end_event) {
+      const std::vector<int64_t> key = other->args[1].value.toIntVector();
+      std::copy(key.begin(), key.end(), joined->key.begin());
+      return;
+    }
     const auto& calls = now.recording().calls;
     const bool noted = !followed && !calls.empty() && calls.back()->op == region_gradient;
     if (!noted) ++failures->other_calls;
+  }
+
+  // The call that the tape's recording has at this place for the same result and the same numbers,
+  // but other nodes; or null.
+  std::shared_ptr<const TracedCall> OtherCall(const Tape& now) const {
+    const auto& calls = now.lead().calls;
+    for (size_t k = now.lead().FirstCallAt(now.event()); k < calls.size(); ++k) {
+      if (calls[k]->first_event != now.event()) break;
+      if (calls[k]->op != region_gradient) continue;
+      const std::vector<int64_t> key = calls[k]->args[1].value.toIntVector();
+      const std::array<int64_t, 5>& ours = joined->key;
+      if (key[0] == ours[0] && key[3] == ours[3] && key[4] == ours[4]) return calls[k];
+    }
+    return nullptr;
   }
 };
 
@@ -345,7 +371,7 @@ JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
   for (const uint64_t word : {structure.hi(), structure.lo(), numbers.hi(), numbers.lo()}) {
     joined->key[next++] = static_cast<int64_t>(word);
   }
-  node->key = joined->key;
+  node->joined = joined;
   node->failures = failures;
   SetEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
   return leads_to_arguments ? joined : nullptr;
@@ -364,16 +390,16 @@ bool LeadAlike(const JoinedRegion& joined, const autograd::edge_list& arguments)
   return true;
 }
 
-void JoinWithoutNodes(const at::Tensor& result, const JoinedRegion& joined,
+void JoinWithoutNodes(const at::Tensor& result, const JoinedRegionPtr& joined,
                       const autograd::edge_list& arguments, const RegionFailuresPtr& failures,
                       uint64_t tape, std::function<autograd::Edge()> make_inside) {
   autograd::edge_list edges;
-  edges.reserve(joined.out.size());
-  for (const int32_t k : joined.out) edges.push_back(arguments[k]);
+  edges.reserve(joined->out.size());
+  for (const int32_t k : joined->out) edges.push_back(arguments[k]);
   const auto node = NewNode<RegionBackward>(std::move(edges));
   node->make_inside = std::move(make_inside);
   node->tape = tape;
-  node->key = joined.key;
+  node->joined = joined;
   node->failures = failures;
   SetEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
 }

@@ -45,20 +45,23 @@ RegionStart BeginRegion();
 // How the nodes of a region were joined.
 struct JoinedRegion {
   // The key of the call: the number of the result's value, the structure of the nodes, and the
-  // numbers among the arguments of the ops.
+  // numbers among the arguments of the ops. Once other nodes have recorded the same, as those that
+  // vmap makes of another decomposition do, it is theirs. Thread safety: the session's lock.
   std::array<int64_t, 5> key = {};
   std::vector<int32_t> out;   // by edge of the node: the argument to which it leads
   std::vector<int32_t> edge;  // by argument: the edge that leads to it, or -1
 };
-using JoinedRegionPtr = std::shared_ptr<const JoinedRegion>;
+using JoinedRegionPtr = std::shared_ptr<JoinedRegion>;
 
 // What did not turn out as foreseen of a region. Thread safety: the session's lock.
 struct RegionFailures {
   // Gradients that were not noted as a call, or not as the call that a recording has. Then the
   // nodes of the region are not joined any more.
   int other_calls = 0;
-  // Gradients for which nodes had to be made.
+  // Gradients for which nodes had to be made, and whether there were some since the flag was
+  // cleared.
   int without_nodes = 0;
+  bool lately = false;
 
   bool joins() const { return other_calls < kMost; }
   static constexpr int kMost = 3;
@@ -79,7 +82,7 @@ bool LeadAlike(const JoinedRegion& joined, const torch::autograd::edge_list& arg
 // Gives `result` the node that JoinNodes would give it, without nodes inside. `make_inside` makes
 // them, in grad mode, each time that they must run: it gives the edge of the result. `tape` is the
 // number of the tape that has the result's value.
-void JoinWithoutNodes(const at::Tensor& result, const JoinedRegion& joined,
+void JoinWithoutNodes(const at::Tensor& result, const JoinedRegionPtr& joined,
                       const torch::autograd::edge_list& arguments,
                       const RegionFailuresPtr& failures, uint64_t tape,
                       std::function<torch::autograd::Edge()> make_inside);
