@@ -6,6 +6,9 @@ leading dimension that is as long as the axis and sharded by it, and the functio
 level of `torch.func.vmap` per axis. A value varies along an axis exactly if it is batched at the
 axis's level, which vmap tracks by itself. A collective is then an op on the leading dimension: a
 sum over it is an all-reduce, a roll along it a permutation (`collectives.py`).
+
+From its second call on, the function mostly gets shards that are only a shape and a number, and
+what the region recorded is skipped (csrc/trace/api/shard_run.h).
 """
 
 from __future__ import annotations
