@@ -172,12 +172,10 @@ def test_one_tensor_as_two_arguments(mesh):
         spmd.sync()
 
 
-class Flipped(torch.autograd.Function):
-    """Its result is its argument itself, so no op shows that it was called."""
-
+class Negative(torch.autograd.Function):
     @staticmethod
     def forward(t):
-        return t
+        return t.clone()
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -186,6 +184,18 @@ class Flipped(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return -grad
+
+    @staticmethod
+    def vmap(info, in_dims, t):
+        return Negative.apply(t), in_dims[0]
+
+
+class Flipped(Negative):
+    """Its result is its argument itself, so no op shows that it was called."""
+
+    @staticmethod
+    def forward(t):
+        return t
 
     @staticmethod
     def vmap(info, in_dims, t):
@@ -252,24 +262,6 @@ def test_what_levels_are_needed_for_is_called_once_more(mesh):
             value_and_gradients(region, a)
             spmd.sync()
         assert len(calls) <= 2 * STEPS + 1
-
-
-class Negative(torch.autograd.Function):
-    @staticmethod
-    def forward(t):
-        return t.clone()
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, grad):
-        return -grad
-
-    @staticmethod
-    def vmap(info, in_dims, t):
-        return Negative.apply(t), in_dims[0]
 
 
 def test_a_gradient_of_its_own_of_what_is_outside(mesh):
