@@ -15,23 +15,16 @@
 namespace spmd::trace {
 
 // It has no memory, and autograd does not see ops on it.
-class ShardImpl final : public c10::TensorImpl, public Pooled<ShardImpl> {
+class ShardImpl final : public FormedTensorImpl, public Pooled<ShardImpl> {
  public:
   // Shard `number` of the run with this number. Numbers of runs are never used again.
   ShardImpl(uint64_t run, int32_t number, const TensorForm& form, at::ScalarType dtype)
-      : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                        c10::scalarTypeToTypeMeta(dtype), c10::Device(kDeviceType, 0)),
+      : FormedTensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                         c10::scalarTypeToTypeMeta(dtype), c10::Device(kDeviceType, 0)),
         run(run),
         number(number) {
     key_set_ = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
-    sizes_and_strides_ = form.sizes_and_strides;
-    numel_ = form.numel;
-    is_contiguous_ = form.contiguous;
-    is_channels_last_ = form.channels_last;
-    is_channels_last_contiguous_ = form.channels_last_contiguous;
-    is_channels_last_3d_ = form.channels_last_3d;
-    is_channels_last_3d_contiguous_ = form.channels_last_3d_contiguous;
-    is_non_overlapping_and_dense_ = form.non_overlapping_and_dense;
+    TakeForm(form);
     set_storage_access_should_throw();
   }
 

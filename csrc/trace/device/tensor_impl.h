@@ -35,16 +35,10 @@ struct TensorForm {
   static TensorForm Of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset);
 };
 
-// This class adds no state, so that copies that PyTorch makes (shallow_copy_and_detach) may be its
-// own TensorImpl.
-class DeviceTensorImpl final : public c10::TensorImpl, public Pooled<DeviceTensorImpl> {
+// A tensor that takes forms.
+class FormedTensorImpl : public c10::TensorImpl {
  public:
   using c10::TensorImpl::TensorImpl;
-
-  // Requires: `tensor` was made as a DeviceTensorImpl.
-  static DeviceTensorImpl& Of(const at::TensorBase& tensor) {
-    return static_cast<DeviceTensorImpl&>(*tensor.unsafeGetTensorImpl());
-  }
 
   TensorForm form() const {
     return {.sizes_and_strides = sizes_and_strides_,
@@ -67,6 +61,18 @@ class DeviceTensorImpl final : public c10::TensorImpl, public Pooled<DeviceTenso
     is_channels_last_3d_ = form.channels_last_3d;
     is_channels_last_3d_contiguous_ = form.channels_last_3d_contiguous;
     is_non_overlapping_and_dense_ = form.non_overlapping_and_dense;
+  }
+};
+
+// This class adds no state, so that copies that PyTorch makes (shallow_copy_and_detach) may be its
+// own TensorImpl.
+class DeviceTensorImpl final : public FormedTensorImpl, public Pooled<DeviceTensorImpl> {
+ public:
+  using FormedTensorImpl::FormedTensorImpl;
+
+  // Requires: `tensor` was made as a DeviceTensorImpl.
+  static DeviceTensorImpl& Of(const at::TensorBase& tensor) {
+    return static_cast<DeviceTensorImpl&>(*tensor.unsafeGetTensorImpl());
   }
 };
 
