@@ -19,16 +19,12 @@ namespace {
 // written.
 constexpr int64_t kWorthWaking = 128 << 10;
 
-// True in a child of a fork: the team of the thread that forked stayed in the parent, and ending it
-// would wait for it.
-thread_local bool team_is_gone = false;
-const int registered = pthread_atfork(nullptr, nullptr, [] { team_is_gone = true; });
+// A child has none of the workers of the thread that forks, and would wait for them for ever.
+const int registered = pthread_atfork(&ReleaseWorkers, nullptr, nullptr);
 
 }  // namespace
 
-void ReleaseWorkers() {
-  if (registered == 0 && !team_is_gone) omp_pause_resource_all(omp_pause_soft);
-}
+void ReleaseWorkers() { omp_pause_resource_all(omp_pause_soft); }
 
 // PyTorch sets the number of threads at its first call on a thread.
 NoWorkers::NoWorkers() : before_(at::get_num_threads()) { omp_set_num_threads(1); }

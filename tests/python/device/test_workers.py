@@ -2,6 +2,7 @@
 """What programs leave in the process that runs them: threads and memory
 (docs/design/0013-memory-and-workers.md)."""
 
+import pytest
 from processes import run_script
 
 # Sizes that PyTorch processes in parallel and that tile memory keeps. The model has batch
@@ -112,3 +113,28 @@ if os.fork() == 0:
     os._exit(0 if (x * 2).sum().item() == 8192 else 1)
 assert os.wait()[1] == 0
 """)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",  # the import alone
+        "print((torch.ones(4, 4).to('spmd') * 2).sum().item())",
+        "(torch.randn(1000, 1000).to('spmd') @ torch.randn(1000, 1000).to('spmd')).sum().item()",
+        "torch.randn(1_000_000).add_(1)",  # without torch_spmd the child hangs
+    ],
+)
+def test_a_forked_child_computes_on_the_cpu(before):
+    lines_of(
+        f"""
+import os, signal, torch, torch_spmd
+
+{before}
+if os.fork() == 0:
+    signal.alarm(60)  # instead of waiting for ever
+    torch.randn(1000, 1000).exp()
+    os._exit(0)
+assert os.wait()[1] == 0
+""",
+        OMP_NUM_THREADS="2",
+    )
