@@ -113,7 +113,9 @@ at::Tensor Sum(const at::Tensor& self, const at::Tensor& other, const at::Scalar
   if (!self.is_sparse()) return AddedTo(self, other, alpha);
   TORCH_CHECK(other.is_sparse(),
               "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
-  return Joined(self, other, alpha);
+  const bool both = self.is_coalesced() && other.is_coalesced();
+  const at::Tensor joined = Joined(self, other, alpha);
+  return both && !joined.is_coalesced() ? Coalesced(joined) : joined;
 }
 
 // Each value gets the gradient of the sum that it is a term of.

@@ -271,8 +271,33 @@ def test_a_projection_by_a_mask(accumulate, nnz):
 
 
 def test_sums_of_sparse_tensors_are_joined():
-    s = matrix().coalesce().to("spmd")
+    s = matrix().to("spmd")
     assert ((s + s)._nnz(), (s + s).is_coalesced()) == (2 * s._nnz(), False)
+
+
+SUMS = {
+    "add": lambda a, b: a + b,
+    "add twice": lambda a, b: a + b + a,
+    "subtract": lambda a, b: torch.sub(a, b, alpha=3),
+    "in place": lambda a, b: a.clone().add_(b, alpha=0.5),
+    "subtract in place": lambda a, b: a.clone().sub_(b),
+    "into": lambda a, b: torch.add(a, b, out=torch.empty_like(a)),
+    "of itself": lambda a, b: a + a,
+    "another dtype": lambda a, b: a.double() + b,
+    "masked": lambda a, b: a.sparse_mask(b).add_(b * b, alpha=0.1),
+}
+
+
+@pytest.mark.parametrize("nnz", [(11, 9), (0, 9), (11, 0), (0, 0), (1, 1)])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_coalesced_tensors_are_coalesced(name, nnz):
+    a, b = matrix(nnz=nnz[0]).coalesce(), matrix(nnz=nnz[1], seed=5).coalesce()
+    assert_same(SUMS[name](a.to("spmd"), b.to("spmd")), SUMS[name](a, b))
+
+
+def test_sums_of_hybrid_tensors_are_coalesced():
+    s = hybrid().coalesce()
+    assert_same(s.to("spmd") - 2 * s.to("spmd"), s - 2 * s)
 
 
 PRODUCTS = {
