@@ -60,9 +60,8 @@ class _NoInductor(type):
 
     def _refuse(cls) -> Any:
         raise NotImplementedError(
-            "torch_spmd: Inductor has no code generator for 'spmd'; write "
-            'torch.compile(..., backend="aot_eager"), or leave torch.compile out, since the device '
-            "compiles whole steps by itself"
+            "torch_spmd: Inductor has no code generator for 'spmd', so that nothing is compiled "
+            "ahead of time; run the exported program itself: torch.export.export(…).module()"
         )
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +88,7 @@ class DeviceModule(types.ModuleType):
     _initialized = True
 
     Stream = _streams.Stream
-    Event = _streams.Event
+    Event = staticmethod(_streams.make_event)
 
     # Called by Inductor (torch/_inductor/codegen/common.py).
     Scheduling = _Codegen

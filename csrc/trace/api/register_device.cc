@@ -7,6 +7,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pthread.h>
 
+#include <chrono>
+
 #include "csrc/runtime/kernels/register.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/api/register_kernels.h"
@@ -42,6 +44,8 @@ bool HasDType(c10::ScalarType type) {
   }
 }
 
+using Time = std::chrono::steady_clock::time_point;
+
 // There is one device with one stream: the tape orders the work.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kDeviceType; }
@@ -68,16 +72,36 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::DEFAULT, TheDevice());
   }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  void record(void**, const c10::Stream&, const c10::DeviceIndex,
-              const c10::EventFlag) const override {}
+  // Runs what is pending. For an event with a time, also waits until it has run: then `event` is
+  // that time. Other events are null.
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag flag) const override {
+    const bool timed = flag == c10::EventFlag::BACKEND_DEFAULT;
+    ThrowIfError(Session::Get().Sync(/*wait=*/timed));
+    if (!timed) return;
+    if (*event == nullptr) *event = new Time;
+    *static_cast<Time*>(*event) = std::chrono::steady_clock::now();
+  }
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+  bool queryEvent(void* event) const override {
+    synchronizeEvent(event);
+    return true;
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Time*>(event);
+  }
+  double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
+    const std::chrono::duration<double, std::milli> between =
+        *static_cast<Time*>(to) - *static_cast<Time*>(from);
+    return between.count();
+  }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override {
     ThrowIfError(Session::Get().Sync(/*wait=*/true));
   }
-  void synchronizeEvent(void*) const override { ThrowIfError(Session::Get().Sync(/*wait=*/true)); }
+  void synchronizeEvent(void* event) const override {
+    if (event == nullptr) ThrowIfError(Session::Get().Sync(/*wait=*/true));
+  }
   void synchronizeDevice(const c10::DeviceIndex) const override {
     ThrowIfError(Session::Get().Sync(/*wait=*/true));
   }

@@ -31,20 +31,33 @@ def test_streams_are_one():
         module.device(1)
 
 
-def test_events_have_times_if_asked():
-    before, after = (torch.spmd.Event(enable_timing=True) for _ in range(2))
+def event_of_pytorch(**options):
+    return torch.Event("spmd", **options)
+
+
+@pytest.mark.parametrize("make", [torch.spmd.Event, event_of_pytorch])
+def test_events_have_times_if_asked(make):
+    before, after = make(enable_timing=True), make(enable_timing=True)
+    with pytest.raises(ValueError, match="Both events must be recorded"):
+        before.elapsed_time(after)
     before.record()
     x = torch.ones(64, 64, device="spmd")
     for _ in range(10):
         x = x @ x / 64
     after.record(torch.spmd.current_stream())
     assert before.elapsed_time(after) > 0 > after.elapsed_time(before)
+    first = before.elapsed_time(after)
+    before.record()  # again
+    assert first > 0 > before.elapsed_time(after)
     assert after.query() and x[0, 0].item() == 1
     untimed = torch.spmd.current_stream().record_event()
     untimed.wait()
     untimed.synchronize()
-    with pytest.raises(RuntimeError, match="enable_timing=True"):
+    with pytest.raises(ValueError, match="enable_timing=True"):
         before.elapsed_time(untimed)
+
+
+def test_interprocess_events_are_refused():
     with pytest.raises(NotImplementedError, match="interprocess"):
         torch.spmd.Event(interprocess=True)
 
