@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/dispatch/kernel.h"
 
+#include <ATen/TracerMode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -101,6 +102,10 @@ bool WaitsToBeUsed(const OpInfo& op, const CallArguments& args) {
          !Buffer::IsOurs(args.values[0].toTensor());
 }
 
+// True within torch.jit.trace, for an op that it has not recorded; it does not look into those that
+// it has. Few ops are not (csrc/trace/ops/layer.cc).
+bool IsUnseenByTracer() { return at::tracer::impl::is_dispatch_enabled(); }
+
 void EndRepeats(SessionState& state) {
   const bool in_backward = GraphTask() >= 0;
   const char* const why = state.repeats.WhyEnd(*state.tape, in_backward);
@@ -133,7 +138,7 @@ bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo res
   if (StepWaits() && lock->call.depth == 0 && !WaitsToBeUsed(op, args)) {
     ThrowIfError(RunWaitingStep(*lock));
   }
-  if (!lock->options.replay || session_flags.forked) return false;
+  if (!lock->options.replay || session_flags.forked || IsUnseenByTracer()) return false;
   if (!Replay(*lock, op, args, results)) return false;
   EndPassInCut(*lock);
   return true;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers that PyTorch passes to private devices undecomposed: linear's gradient, attention, and the
 // fused cells of recurrent networks (written in ATen ops, which come back to the boxed kernel).
+#include <ATen/TracerMode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
@@ -42,6 +44,20 @@ void Linear(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor product = at::matmul(a[0].toTensor(), weight.t());
   stack->push_back(a[2].isNone() ? product : at::add(product, a[2].toTensor()));
+}
+
+// torch.jit.trace records _convolution, which PyTorch's own kernel calls.
+void Convolution(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  if (!at::tracer::impl::is_dispatch_enabled()) return RunGeneric(state, op, stack);
+  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
+// The same with settings of GPUs' libraries.
+void ConvolutionWithSettings(SessionState&, const OpInfo&, torch::jit::Stack* stack) {
+  constexpr size_t kSettings = 4;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  torch::jit::drop(*stack, kSettings);
+  GetOp("aten::convolution").handle.callBoxed(stack);
 }
 
 // For the gradient of a matrix, which the CPU's product makes column by column.
@@ -253,6 +269,7 @@ void AllClose(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 constexpr HandlerRow kLayerHandlers[] = {
+    {"aten::_convolution", &ConvolutionWithSettings, kReplayable},
     {"aten::_linalg_check_errors", &CheckErrors},
     {"aten::_scaled_dot_product_fused_attention_overrideable", &Attention, kReplayable},
     {"aten::_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward,
@@ -262,6 +279,7 @@ constexpr HandlerRow kLayerHandlers[] = {
     {"aten::_thnn_fused_lstm_cell", &LstmCell, kReplayable},
     {"aten::_thnn_fused_lstm_cell_backward_impl", &LstmCellBackward, kReplayable},
     {"aten::allclose", &AllClose},
+    {"aten::convolution", &Convolution, kReplayable},
     {"aten::linear", &Linear, kReplayable},
     {"aten::linear_backward", &LinearBackward, kReplayable},
 };
