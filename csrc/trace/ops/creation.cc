@@ -46,7 +46,9 @@ bool GoesElsewhere(SessionState& state, const OpInfo& op, torch::jit::Stack* sta
 void Empty(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   if (GoesElsewhere(state, op, stack)) return;
   const TensorMeta meta = MetaOf(state, op, PopArguments(op, stack));
-  stack->push_back(NewTensor(meta, nullptr));
+  at::Tensor made = NewTensor(meta, nullptr);
+  FillIfDeterministic(made);
+  stack->push_back(std::move(made));
 }
 
 c10::Scalar FillOf(const OpInfo& op, const Args& args) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/ops/handlers.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 
 #include <vector>
 
@@ -36,6 +38,13 @@ void RunIntoOut(SessionState& state, const OpInfo& op, torch::jit::Stack* stack)
     target.copy_(result);
     stack->push_back(target);
   }
+}
+
+void FillIfDeterministic(at::Tensor& unwritten) {
+  const at::Context& context = at::globalContext();
+  if (!context.deterministicAlgorithms() || !context.deterministicFillUninitializedMemory()) return;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  at::native::fill_empty_deterministic_(unwritten);
 }
 
 }  // namespace spmd::trace

@@ -45,4 +45,8 @@ absl::Span<const HandlerRow> SparseHandlers();
 // the results.
 void RunIntoOut(SessionState& state, const OpInfo& op, torch::jit::Stack* stack);
 
+// Fills elements that nothing has written, with NaN or the largest integer, where
+// torch.use_deterministic_algorithms asks for it.
+void FillIfDeterministic(at::Tensor& unwritten);
+
 }  // namespace spmd::trace

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops on storages, such as set_ and resize_.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/is_set_to_native.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -102,10 +106,25 @@ void Restride(const at::Tensor& self, const c10::IValue& format) {
   self.unsafeGetTensorImpl()->empty_tensor_restride(f);
 }
 
+void IsSetTo(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PopArguments(op, stack);
+  stack->push_back(at::native::is_set_to(a[0].toTensor(), a[1].toTensor()));
+}
+
+void ResizeAndFill(SessionState& state, const at::Tensor& self, at::IntArrayRef sizes) {
+  const size_t before = self.storage().nbytes();
+  ResizeTensor(state, self, sizes);
+  if (self.storage().nbytes() <= before) return;
+  const auto kept = static_cast<int64_t>(before / self.itemsize()) - self.storage_offset();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  at::Tensor gained = self.view(-1).slice(0, std::max<int64_t>(kept, 0));
+  FillIfDeterministic(gained);
+}
+
 void Resize(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
-  ResizeTensor(state, self, a[1].toIntVector());
+  ResizeAndFill(state, self, a[1].toIntVector());
   Restride(self, a[2]);
   stack->push_back(self);
 }
@@ -113,7 +132,7 @@ void Resize(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
 void ResizeAs(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), other = a[1].toTensor();
-  ResizeTensor(state, self, other.sizes());
+  ResizeAndFill(state, self, other.sizes());
   const bool preserves =
       !a[2].isNone() && static_cast<at::MemoryFormat>(a[2].toInt()) == at::MemoryFormat::Preserve;
   Restride(self,
@@ -128,6 +147,7 @@ int64_t BytesOf(const BaseForm& form) {
 }
 
 constexpr HandlerRow kStorageHandlers[] = {
+    {"aten::is_set_to", &IsSetTo},
     {"aten::resize_", &Resize},
     {"aten::resize_as_", &ResizeAs},
     {"aten::set_", &SetEmpty},
