@@ -73,5 +73,6 @@ def replaced(old: Tensor | None, new: Tensor | None) -> None:
     from torch_spmd import _hooks, _ops
     from torch_spmd.tensors import sharding_of
 
-    if not _hooks.in_forked_child() and not _ops.is_traced(old):
+    is_plain = not nn.parameter.is_lazy(old) and not _ops.is_traced(old)
+    if is_plain and not _hooks.in_forked_child():
         _moving.left = sharding_of(old).is_committed
