@@ -13,6 +13,7 @@ from torch.utils import backend_registration
 
 from torch_spmd import (
     _attention,
+    _compilers,
     _distributed,
     _fake,
     _hooks,
@@ -68,6 +69,7 @@ def register() -> None:
     _distributed.install()
     _lists.install()
     _steps.install()
+    _compilers.install()
     atexit.register(_hooks.at_exit)
     if unused is not None and unused._seed is not None:
         device.manual_seed(unused._seed)

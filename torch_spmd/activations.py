@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,11 @@ class Layouts:
         return any(layout is not None for layout in layouts)
 
 
-class MarkInputs:
+class LayoutHook:
+    """A forward hook or pre-hook that changes how tensors are sharded, and no values."""
+
+
+class MarkInputs(LayoutHook):
     """A forward pre-hook that shards a module's arguments. It can be copied and pickled."""
 
     def __init__(self, mesh: Mesh, layouts: Layouts, name: str) -> None:
@@ -74,7 +79,7 @@ class MarkInputs:
         return args, _names_marked(kwargs, self.mesh, self.layouts.named or {}, where)
 
 
-class MarkOutputs:
+class MarkOutputs(LayoutHook):
     """A forward hook that shards a module's results. It can be copied and pickled."""
 
     def __init__(self, mesh: Mesh, layouts: Layouts, name: str) -> None:
@@ -107,6 +112,25 @@ def remove_hooks(hooks: dict[int, Callable[..., Any]], kinds: type | tuple[type,
     """Removes the hooks of these classes."""
     for key in [key for key, hook in hooks.items() if isinstance(hook, kinds)]:
         del hooks[key]
+
+
+@contextlib.contextmanager
+def without_hooks(module: nn.Module) -> Iterator[None]:
+    """Takes the hooks for layouts off a module and those in it, as long as it lasts."""
+    every = [
+        hooks
+        for child in module.modules()
+        for hooks in (child._forward_pre_hooks, child._forward_hooks)
+    ]
+    before = [dict(hooks) for hooks in every]
+    for hooks in every:
+        remove_hooks(hooks, LayoutHook)
+    try:
+        yield
+    finally:
+        for hooks, old in zip(every, before, strict=True):
+            hooks.clear()
+            hooks.update(old)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments, _ops
-from torch_spmd.activations import constrained, is_markable, remove_hooks
+from torch_spmd.activations import LayoutHook, constrained, is_markable, remove_hooks
 from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.modules import ShardReport, shard_module_again
 from torch_spmd.spec import PartitionSpec, blocks
@@ -158,7 +158,7 @@ def _remove_hooks(module: nn.Module) -> None:
         remove_hooks(hooks, (_ShardBatch, _Cast, _Restore))
 
 
-class _ShardBatch:
+class _ShardBatch(LayoutHook):
     """A forward pre-hook that marks the inputs whose dimension `dim` is the batch."""
 
     def __init__(self, mesh: Mesh, axes: Any, dim: int) -> None:
@@ -199,6 +199,17 @@ def _compute_in(
     for child in module.modules():
         child.register_forward_pre_hook(_Cast(casts), with_kwargs=True)
         child.register_forward_hook(_Restore(casts), always_call=True)
+
+
+def refuse_casts(caller: str, module: nn.Module) -> None:
+    """Errors: NotImplementedError if the module computes in another type than its parameters'."""
+    hooks = (hook for child in module.modules() for hook in child._forward_pre_hooks.values())
+    if any(isinstance(hook, _Cast) for hook in hooks):
+        raise NotImplementedError(
+            f"{caller}: fsdp(param_dtype=…, reduce_dtype=…) casts parameters by hooks, which this "
+            "module has and a script cannot have; call fsdp without these types, and cast the "
+            "module itself: module.to(dtype)"
+        )
 
 
 class _Casts:

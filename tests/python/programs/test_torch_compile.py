@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile with backend="aot_eager", make_fx and torch.export on the device."""
+"""torch.compile, make_fx and torch.export on the device."""
 
 import copy
 
@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch_spmd as spmd
+from torch_spmd import _compilers
 
 MESH = (2, 2)
 
@@ -219,15 +220,92 @@ def test_make_fx_and_export_give_graphs_that_run():
     torch.testing.assert_close(exported.module()(other).cpu(), block(other).cpu())
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "max-autotune"}, {"dynamic": True}])
-def test_inductor_is_refused_in_a_sentence(options):
-    compiled = torch.compile(nn.Linear(4, 4).to("spmd"), **options)
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as error:
-        compiled(torch.ones(2, 4, device="spmd"))
-    assert str(error.value).splitlines()[1] == (
-        "NotImplementedError: torch_spmd: Inductor has no code generator for 'spmd'; write "
-        'torch.compile(..., backend="aot_eager"), or leave torch.compile out, since the device '
-        "compiles whole steps by itself"
-    )
+INDUCTOR = [
+    {"disable": False},  # all defaults
+    {"backend": "inductor", "dynamic": True},
+    {"mode": "max-autotune"},
+    {"mode": "reduce-overhead", "fullgraph": True},
+    {"options": {"triton.cudagraphs": True, "epilogue_fusion": False}},
+]
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile. what is captured")
+@pytest.mark.parametrize("options", INDUCTOR, ids=str)
+def test_what_is_captured_for_inductor_is_recorded(options):
+    model = NanoGpt(layers=1).to("spmd")
+    batches = [torch.randint(64, (4, 16)).to("spmd") for _ in range(3)]
+    found = losses(copy.deepcopy(model), batches, **options)
+    torch.testing.assert_close(found, losses(model, batches))
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile. what is captured")
+def test_what_is_captured_for_inductor_communicates_as_it_is_marked():
+    mesh = spmd.make_mesh(MESH, ("data", "model"))
+    sent = []
+    for compiled in ({}, {"mode": "default"}):
+        model, batches = NanoGpt(layers=1).to("spmd"), [torch.randint(64, (4, 16)).to("spmd")]
+        spmd.mark_sharding(model.lm_head.weight, mesh, ("model", None))
+        losses(model, batches, **compiled)
+        sent.append([(row.kind, row.axes, row.bytes) for row in spmd.debug.collectives().rows])
+    assert sent[0] == sent[1] and len(sent[0]) > 0
+
+
+def test_it_is_noted_once(monkeypatch):
+    monkeypatch.setattr(_compilers, "_has_noted", False)
+    x = torch.ones(3, device="spmd")
+    with pytest.warns(UserWarning) as notes:
+        assert torch.compile(lambda t: t + 1)(x).tolist() == [2, 2, 2]
+        assert torch.compile(lambda t: t + 2)(x).tolist() == [3, 3, 3]
+    assert [str(note.message) for note in notes] == [
+        "torch.compile: what is captured on 'spmd' is recorded as any other call is, since the "
+        "device compiles whole steps by itself; Inductor's mode and options have no effect"
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile. what is captured")
+def test_tensors_that_are_made_in_what_is_captured():
+    @torch.compile
+    def numbers(n):
+        return torch.ones(n, device="spmd").cumsum(0)
+
+    assert numbers(4).tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile. what is captured")
+@pytest.mark.parametrize("selective", [False, True])
+def test_checkpoints_in_what_is_captured_keep_the_random_state(selective):
+    def policy(ctx, op, *args, **kwargs):
+        saves = op == torch.ops.aten.relu.default
+        kinds = torch.utils.checkpoint.CheckpointPolicy
+        return kinds.MUST_SAVE if saves else kinds.PREFER_RECOMPUTE
+
+    def contexts():
+        return torch.utils.checkpoint.create_selective_checkpoint_contexts(policy)
+
+    options = {"context_fn": contexts} if selective else {}
+
+    class Model(nn.Sequential):
+        def forward(self, x):
+            def part(t):
+                return self[1](self[0](t).relu())
+
+            y = torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False, **options)
+            return y.sum()
+
+    model = Model(nn.Linear(8, 8), nn.Dropout(0.5)).to("spmd")
+    results = []
+    for call in (model, torch.compile(model)):
+        torch.manual_seed(1)
+        x = torch.ones(3, 8, device="spmd", requires_grad=True)
+        call(x).backward()
+        results.append(x.grad.tolist())
+    assert results[0] == results[1]
+
+
+def test_ahead_of_time_compilation_is_refused_in_a_sentence():
+    x = torch.ones(2, 4, device="spmd")
+    exported = torch.export.export(nn.Linear(4, 4).to("spmd"), (x,))
+    with pytest.raises(Exception, match="Inductor has no code generator for 'spmd', so that noth"):
+        torch._inductor.aot_compile(exported.module(), (x,))
     # It still compiles for others.
     assert torch._inductor.codegen.common.get_scheduling_for_device("cpu") is not None
