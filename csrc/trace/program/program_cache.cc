@@ -26,7 +26,7 @@ int64_t CachedProgram::HeapBytes() const {
                   HeapBytes(prefixes) + program->HeapBytes();
   // The bytes of a layout with its reference count.
   constexpr int64_t kLayout = 512;
-  bytes += kLayout * static_cast<int64_t>(layouts.size() + taken.size());
+  bytes += kLayout * static_cast<int64_t>(layouts.size() + taken.size() + asked.size());
   if (recording != nullptr) bytes += recording->HeapBytes();
   for (const auto& [wanted, part] : parts) {
     if (part != nullptr) bytes += HeapBytes(wanted) + part->program->HeapBytes();
@@ -146,7 +146,7 @@ std::string ProgramCache::Difference(const Tape& tape) const {
   const std::string which = absl::StrCat("program ", nearest->program->number);
   const size_t mine = tape.records().size(), other = nearest->ops.size();
   if (common == mine && common == other) {
-    return absl::StrCat("same ops as ", which, ", but other values are alive afterwards");
+    return absl::StrCat("same ops as ", which, ", with other marks or options");
   }
   if (common == mine) return absl::StrCat("the first ", mine, " of the ", other, " ops of ", which);
   if (common == other) {

@@ -39,10 +39,13 @@ struct CachedProgram {
   Hash128 key;
   std::vector<OutputSpec> outputs;  // in the order of the program's outputs
   std::vector<LayoutPtr> layouts;   // of the outputs
-  std::vector<int> inputs;          // tape input number of each program input
+  std::vector<int> inputs;          // tape input number of each program input, ascending
   // By program input: the layout in which the program takes what it does not overwrite; null for
   // what it overwrites. Replaced by equal ones, so that comparing finds the same pointer.
   mutable std::vector<LayoutPtr> taken;
+  // By program input: the layout for which the program was compiled, or null
+  // (TapeInput::LayoutToTake).
+  std::vector<LayoutPtr> asked;
   std::vector<int> starts;  // records whose starts are passed at run time, in slot order
   // Records that have starts, ascending: those whose starts are passed, needed or not, and those
   // whose starts are known.

@@ -286,6 +286,10 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
   for (const program::Output& o : made.outputs) {
     if (o.becomes >= 0) cached->taken[o.becomes] = nullptr;
   }
+  for (size_t k = 0; k < made.inputs.size(); ++k) {
+    const TapeInput& input = tape.inputs()[cached->inputs[k]];
+    cached->asked.push_back(input.LayoutToTake(/*overwritten=*/cached->taken[k] == nullptr));
+  }
   NoteRecording(state, tape, *cached);
   for (const int r : RecordsWithStarts(cached->recording->records)) {
     if (!absl::c_binary_search(cached->late_starts, r)) cached->known_starts.push_back(r);

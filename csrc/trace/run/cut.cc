@@ -130,12 +130,7 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
       buffer.Rebase(FormApart(buffer.form, value.type.dims));
     if (before == kNoId) return;
     if (tape.type(before) == value.type) value.before = tape.value(before);
-    const bool was_terms = buffer.settled != nullptr && buffer.settled->sharding().IsUnreduced();
-    // An equal layout is replaced, too: next time the comparison finds the same pointer.
-    if (buffer.settled == nullptr || was_terms || value.layout->sharding().IsUnreduced() ||
-        *buffer.settled == *value.layout) {
-      buffer.settled = value.layout;
-    }
+    buffer.settled = value.layout;
   });
   const auto is_tensor = [&](TapeId v) { return NumElements(tape.type(v).dims) > 1; };
   for (const StepPart& part : steps) {

@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "csrc/trace/program/same_tiles.h"
 #include "csrc/trace/run/compile.h"
+#include "csrc/trace/run/fit.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/trace/tape/same_records.h"
@@ -19,58 +20,6 @@
 namespace spmd::trace {
 
 namespace {
-
-bool SameButForTerms(const Layout& a, const Layout& b) {
-  if (SameTiles(a, b)) return true;
-  if (!a.sharding().IsUnreduced() && !b.sharding().IsUnreduced()) return false;
-  return Layout(a.grid(), a.sharding().Reduced(), a.dims()) ==
-         Layout(b.grid(), b.sharding().Reduced(), b.dims());
-}
-
-// True if the program takes what it does not overwrite as it is, so that nothing is moved that its
-// plan does not count.
-bool TakesAsTheyAre(const CachedProgram& cached, const Tape& tape) {
-  for (size_t k = 0; k < cached.inputs.size(); ++k) {
-    const TapeInput& input = tape.inputs()[cached.inputs[k]];
-    LayoutPtr& taken = cached.taken[k];
-    if (input.left == nullptr || taken == nullptr || input.left == taken) continue;
-    if (!SameTiles(*input.left, *taken)) return false;
-    taken = input.left;
-  }
-  return true;
-}
-
-// True if the program's results include every live value, and settled Buffers keep their layouts. A
-// gradient may be unreduced in one of the layouts and reduced in the other.
-bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
-  const program::Program& program = cached.program->program();
-  for (size_t k = 0; k < cached.inputs.size(); ++k) {
-    const TapeInput& input = tape.inputs()[cached.inputs[k]];
-    if (live.IsLost(input.id)) return false;
-    const LayoutPtr& layout = input.LayoutToTake(/*overwritten=*/cached.taken[k] == nullptr);
-    const bool terms = layout != nullptr && layout->sharding().IsUnreduced();
-    const program::ValueId taken = program.inputs[k].value;
-    if (terms != program.values[taken].sharding.IsUnreduced()) return false;
-  }
-  auto next = cached.outputs.begin();  // they usually come in the same order
-  for (const OutputSpec& wanted : live.outputs) {
-    const auto is_wanted = [&](const OutputSpec& o) { return o.value == wanted.value; };
-    auto it = std::find_if(next, cached.outputs.end(), is_wanted);
-    if (it == cached.outputs.end()) {
-      it = std::find_if(cached.outputs.begin(), next, is_wanted);
-      if (it == next) return false;
-    }
-    next = it + 1;
-    if (!it->apart.empty() && !wanted.may_be_apart) return false;
-    if (it->rows.list != kNoId && !wanted.MayBeDeferred()) return false;
-    if (wanted.becomes == kNoId || !it->apart.empty()) continue;
-    const LayoutPtr& settled = tape.inputs()[tape.origin(wanted.becomes).input].settled;
-    if (settled == nullptr) continue;
-    const LayoutPtr& made = cached.layouts[it - cached.outputs.begin()];
-    if (made != settled && !SameButForTerms(*made, *settled)) return false;
-  }
-  return true;
-}
 
 Hash128 CacheKey(const SessionState& state, const Hash128& tape_key, bool runtime_starts) {
   Hash128 key = tape_key;
@@ -163,8 +112,20 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, 
   const Hash128 strict = CacheKey(state, tape.strict(), false);
   std::vector<CachedProgramPtr> same = Confirmed(state, tape, state.programs.Find(strict));
   std::erase_if(same, [&](const CachedProgramPtr& p) { return !FitsStarts(*p, tape); });
+  // Why the newest of those programs does not fit.
+  const CachedProgram* nearest = nullptr;
+  std::optional<Misfit> misfit;
+  const auto fits = [&](const CachedProgramPtr& p, bool as_they_are) {
+    std::optional<Misfit> found = FindMisfit(*p, tape, live);
+    if (!found.has_value() && as_they_are) found = FindMoved(*p, tape);
+    if (found.has_value() && nearest == nullptr) {
+      nearest = p.get();
+      misfit = found;
+    }
+    return !found.has_value();
+  };
   for (const CachedProgramPtr& p : same) {
-    if (Fits(*p, tape, live) && TakesAsTheyAre(*p, tape)) return Found(state, p);
+    if (fits(p, /*as_they_are=*/true)) return Found(state, p);
   }
   const Hash128 loose = CacheKey(state, tape.loose(), true);
   const std::vector<CachedProgramPtr> same_loose =
@@ -172,19 +133,17 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, 
   // A program for each set of layouts in which its inputs come, but not for very many.
   constexpr size_t kMostLayouts = 4;
   const bool takes_any = same.size() + same_loose.size() >= kMostLayouts;
-  const auto fits = [&](const CachedProgramPtr& p) {
-    return Fits(*p, tape, live) && (takes_any || TakesAsTheyAre(*p, tape));
-  };
   for (const CachedProgramPtr& p : same_loose) {
-    if (FitsStarts(*p, tape) && fits(p)) return Found(state, p);
+    if (FitsStarts(*p, tape) && fits(p, !takes_any)) return Found(state, p);
   }
   if (takes_any) {
     for (const CachedProgramPtr& p : same) {
-      if (fits(p)) return Found(state, p);
+      if (fits(p, /*as_they_are=*/false)) return Found(state, p);
     }
   }
   tape.StopFollowing();
-  std::string reason = state.programs.Difference(tape);
+  std::string reason = misfit.has_value() ? MisfitToString(*misfit, *nearest, tape)
+                                          : state.programs.Difference(tape);
   std::vector<int> late;
   if (same.empty()) late = LateStarts(state, tape, same_loose, loose);
   if (!late.empty()) {
