@@ -71,8 +71,8 @@ def replaced(old: Tensor | None, new: Tensor | None) -> None:
     if old.device.type != "spmd" or new.device.type != "cpu" or old.is_sparse:
         return
     from torch_spmd import _hooks, _ops
-    from torch_spmd.tensors import sharding_of
+    from torch_spmd.tensors import mark_of
 
     is_plain = not nn.parameter.is_lazy(old) and not _ops.is_traced(old)
     if is_plain and not _hooks.in_forked_child():
-        _moving.left = sharding_of(old).is_committed
+        _moving.left = mark_of(old) is not None

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch_spmd import _C, _steps
 from torch_spmd._training_step import TrainingStep
 from torch_spmd.spec import PartitionSpec
-from torch_spmd.tensors import sharding_of
+from torch_spmd.tensors import mark_of
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ def leaves_of(model: nn.Module) -> dict[nn.Parameter, Leaf]:
 def _mark_of(tensor: Tensor) -> PartitionSpec | None:
     if tensor.device.type != "spmd":
         return None
-    sharding = sharding_of(tensor)
-    return sharding.spec if sharding.is_committed else None
+    mark = mark_of(tensor)
+    return None if mark is None else mark.spec
 
 
 def runs_of(model: nn.Module) -> list[Run]:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch_spmd import _arguments, _ops
 from torch_spmd.mesh import Mesh
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, to_spec
-from torch_spmd.tensors import mark_sharding, reshard, sharding_of
+from torch_spmd.tensors import mark_of, mark_sharding, reshard
 
 Pattern = str | re.Pattern[str]
 
@@ -277,4 +277,4 @@ def _is_unmarked_data(value: Tensor) -> bool:
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value) or _ops.is_traced(value)
     if wrapped or value.requires_grad or not value.is_leaf:
         return False
-    return not sharding_of(value).is_committed
+    return mark_of(value) is None

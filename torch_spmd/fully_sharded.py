@@ -16,7 +16,7 @@ from torch_spmd.activations import LayoutHook, constrained, is_markable, remove_
 from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.modules import ShardReport, shard_module_again
 from torch_spmd.spec import PartitionSpec, blocks
-from torch_spmd.tensors import reshard, sharding_of
+from torch_spmd.tensors import mark_of, reshard
 
 
 def fsdp(
@@ -121,13 +121,13 @@ def _rules(module: nn.Module, mesh: Mesh, axis: str) -> dict[re.Pattern[str], Pa
     for name, parameter in module.named_parameters():
         spec = PartitionSpec(*[None] * parameter.dim())
         if parameter.device.type == "spmd" and not nn.parameter.is_lazy(parameter):
-            sharding = sharding_of(parameter)
-            if sharding.is_committed:
-                spec = sharding.spec
-                if sharding.mesh != mesh and any(dim is not None for dim in spec):
+            mark = mark_of(parameter)
+            if mark is not None:
+                spec = mark.spec
+                if mark.mesh != mesh and any(dim is not None for dim in spec):
                     raise ValueError(
                         f"fsdp: parameter {name!r} is marked over another mesh, "
-                        f"{sharding.mesh}; give that one, with an axis {axis!r}"
+                        f"{mark.mesh}; give that one, with an axis {axis!r}"
                     )
         combined = _combined(spec, parameter.shape, axis, size)
         if combined != spec:
@@ -178,7 +178,7 @@ class _ShardBatch(LayoutHook):
 
     def _sharded(self, value: Tensor) -> Any:
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
-        if not wrapped and not _ops.is_traced(value) and sharding_of(value).is_committed:
+        if not wrapped and not _ops.is_traced(value) and mark_of(value) is not None:
             return value
         entries: list[Any] = [None] * value.dim()
         entries[self.dim] = self.axes
@@ -258,7 +258,7 @@ class _Casts:
     def _cast(self, parameter: nn.Parameter) -> Tensor:
         dtype, reduce_dtype = self.param_dtype or parameter.dtype, self.reduce_dtype
         narrower = reduce_dtype is not None and reduce_dtype.itemsize < dtype.itemsize
-        if narrower and sharding_of(parameter).is_committed:
+        if narrower and mark_of(parameter) is not None:
             cast: Tensor = _ReducedIn.apply(parameter, dtype, reduce_dtype)
             return cast
         return parameter.to(dtype)
@@ -306,11 +306,11 @@ class _ReducedIn(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         parameter, _, ctx.reduce_dtype = inputs
-        ctx.dtype, ctx.sharding = parameter.dtype, sharding_of(parameter)
+        ctx.dtype, ctx.mark = parameter.dtype, mark_of(parameter)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        reduced = reshard(grads[0].to(ctx.reduce_dtype), ctx.sharding.mesh, ctx.sharding.spec)
+        reduced = reshard(grads[0].to(ctx.reduce_dtype), ctx.mark.mesh, ctx.mark.spec)
         return reduced.to(ctx.dtype), None, None
 
 

@@ -15,7 +15,7 @@ from torch_spmd.collectives import pmax, pmean, pmin, psum
 from torch_spmd.manual import Region
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec
-from torch_spmd.tensors import sharding_of
+from torch_spmd.tensors import mark_of
 
 _SUMS = {"sum": psum, "avg": pmean, "max": pmax, "min": pmin}
 
@@ -171,8 +171,8 @@ def _in_specs(
     for i, t in enumerate(values):
         if isinstance(t, Tensor):
             _arguments.tensor("local_map", t, f"argument {i}")
-            sharding = sharding_of(t)
-            has = sharding.spec if sharding.is_committed else None
+            mark = mark_of(t)
+            has = None if mark is None else mark.spec
             spec = has if given is None and has is not None else None
             if spec is None:
                 spec = _spec(mesh, t, given[i] if given is not None else None)

@@ -15,7 +15,7 @@ from torch_spmd import _arguments, _draw, _ops, activations
 from torch_spmd.activations import matches
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, SpecLike, to_spec
-from torch_spmd.tensors import clear_sharding, mark_all, sharding_of
+from torch_spmd.tensors import clear_sharding, mark_all, mark_of
 
 Pattern = str | re.Pattern[str]
 PatternT = TypeVar("PatternT", bound=Pattern)
@@ -162,8 +162,9 @@ def shard_module_again(
     for name, parameter in module.named_parameters():
         if parameter.device.type != "spmd" or not any(matches(p, name) for p in rules):
             continue
-        if sharding_of(parameter).is_committed:
-            before.append((f"{caller}: parameter {name!r}", parameter, sharding_of(parameter)))
+        mark = mark_of(parameter)
+        if mark is not None:
+            before.append((f"{caller}: parameter {name!r}", parameter, mark))
     for _, parameter, _ in before:
         clear_sharding(parameter)
     try:
@@ -231,8 +232,8 @@ def _mark_parameters(
                 "initialise it sharded"
             )
         if not patterns and parameter.device.type == "spmd":
-            before = sharding_of(parameter)
-            if before.is_committed:
+            before = mark_of(parameter)
+            if before is not None:
                 report.kept[names[0]] = before.spec
                 continue
         items.append((f"{_where(names[0])}: mark_sharding", parameter, spec))

@@ -22,7 +22,7 @@ from torch_spmd import _arguments
 from torch_spmd._one_f_one_b import like, loss_of, moved
 from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec
-from torch_spmd.tensors import mark_sharding, reshard, sharding_of
+from torch_spmd.tensors import mark_of, mark_sharding, reshard
 
 _SCHEDULES = ("gpipe", "circular", "1f1b")
 
@@ -336,8 +336,8 @@ def _stacked(modules: Sequence[Any], mesh: Mesh, axis: str, schedule: str) -> nn
     stages = mesh.shape()[axis]
     layer = copy.deepcopy(modules[0])
     for name, first in named[0].items():
-        marks = sharding_of(first)
-        spec = tuple(marks.spec) if marks.is_committed else (None,) * first.dim()
+        mark = mark_of(first)
+        spec = tuple(mark.spec) if mark is not None else (None,) * first.dim()
         with torch.no_grad():
             whole = torch.stack([tensors[name] for tensors in named])
             if schedule == "circular":  # layer l is pass l // stages of stage l % stages

@@ -256,10 +256,10 @@ def _built(build: Any) -> nn.Module:
 
 def meshes_to_try(mesh: Any, devices: int, model: nn.Module) -> tuple[list[_C.Mesh], Mesh | None]:
     """Those to try, and the one that was given or in which parameters are marked."""
-    from torch_spmd.tensors import sharding_of
+    from torch_spmd.tensors import mark_of
 
     for parameter in model.parameters():
-        if parameter.device.type == "spmd" and (found := sharding_of(parameter)).is_committed:
+        if parameter.device.type == "spmd" and (found := mark_of(parameter)):
             if isinstance(mesh, str) and mesh == "auto":
                 mesh = found.mesh
             break

@@ -17,7 +17,7 @@ from torch_spmd.activations import Cut, Layout, Layouts, MarkInputs, MarkOutputs
 from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.modules import ShardReport, shard_module_again
 from torch_spmd.spec import PartitionSpec
-from torch_spmd.tensors import sharding_of
+from torch_spmd.tensors import mark_of
 
 
 def tensor_parallel(
@@ -245,8 +245,9 @@ def _rules(
         if name not in dims:
             continue
         entries: list[Any] = [None] * parameter.dim()
-        if parameter.device.type == "spmd" and sharding_of(parameter).is_committed:
-            entries = list(sharding_of(parameter).spec)
+        mark = mark_of(parameter) if parameter.device.type == "spmd" else None
+        if mark is not None:
+            entries = list(mark.spec)
         before = entries[dims[name]]
         if before not in (None, axis):
             raise ValueError(

@@ -223,6 +223,20 @@ def sharding_of(t: Tensor) -> NamedSharding:
     )
 
 
+def mark_of(t: Tensor) -> NamedSharding | None:
+    """The user's mark, if there is one: `sharding_of` in a time that does not depend on what is
+    pending.
+
+    Errors: ValueError when the tensor is not on `spmd`.
+    """
+    _check_not_shard("sharding_of", t)
+    mark = _C.mark_of(t)
+    if mark is None:
+        return None
+    mesh, spec = mark
+    return NamedSharding(Mesh._of(mesh), from_core(spec), is_committed=True)
+
+
 def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]:
     """Copies of what each device of the mesh holds, in the mesh's order. Runs what is pending. In a
     job of several processes: of its own devices.

@@ -67,6 +67,18 @@ py::object ShardingOf(const at::Tensor& tensor) {
                         py::tuple(py::cast(info->unreduced)));
 }
 
+// The tuple (mesh, spec) of the user's mark, or None. The time does not depend on what is pending.
+py::object MarkOf(const at::Tensor& tensor) {
+  trace::MarkPtr mark;
+  {
+    const trace::SessionLock lock;
+    ThrowIfError(trace::CheckOurs("sharding_of", tensor));
+    mark = trace::MarkOf(tensor);
+  }
+  if (mark == nullptr) return py::none();
+  return py::make_tuple(mark->mesh, FromSpec(mark->spec));
+}
+
 // One tuple per device: (id, ((begin, end), …)).
 py::list FromBoxes(const std::vector<trace::DeviceBox>& boxes) {
   py::list result;
@@ -179,6 +191,7 @@ void init_tensors(py::module& m) {
         return trace::FromLanes(lanes, form);
       });
   m.def("sharding_of", &ShardingOf, py::arg("tensor"));
+  m.def("mark_of", &MarkOf, py::arg("tensor"));
   m.def(
       "shard_boxes",
       [](const at::Tensor& tensor) { return FromBoxes(ValueOrThrow(trace::DeviceBoxes(tensor))); },

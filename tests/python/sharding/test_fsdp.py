@@ -7,11 +7,13 @@ import io
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import torch_spmd as spmd
-from torch_spmd import P
+from torch_spmd import _C, P
 
 
 @pytest.fixture
@@ -206,6 +208,25 @@ def test_recurrent_modules(mesh):
     assert result.dtype == torch.float64
     torch.testing.assert_close(result.cpu().float(), reference(x)[0])
     assert all(weight is p for weight, p in zip(model._flat_weights, model.parameters()))
+
+
+def test_hooks_do_not_ask_what_is_pending(mesh, monkeypatch):
+    """That is answered by compiling it, which takes longer the more is pending."""
+    cell = nn.LSTMCell(16, 16).to("spmd")
+    spmd.fsdp(cell, mesh, "data")
+    pair = nn.ModuleDict({"a": nn.Linear(16, 32), "b": nn.Linear(32, 16)}).to("spmd")
+    styles = {"a": ColwiseParallel(input_layouts=Shard(0)), "b": RowwiseParallel()}
+    spmd.tensor_parallel(pair, mesh, styles, axis="data")
+
+    def ask(tensor):
+        raise AssertionError("a hook asks")
+
+    monkeypatch.setattr(_C, "sharding_of", ask)
+    h = None
+    with torch.no_grad():
+        for _ in range(3):
+            h = cell(pair["b"](pair["a"](torch.ones(8, 16).to("spmd"))), h)
+    assert h[0].shape == (8, 16)
 
 
 def test_a_scaler_and_half_precision(mesh):
