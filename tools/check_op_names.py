@@ -44,7 +44,6 @@ DECIDE_BY_ROW = ["csrc/rules/tables/*", "csrc/trace/ops/*", "csrc/trace/shape/me
 # Tables of facts about PyTorch's ops, and places where kernels are registered or ops recorded.
 TABLES = {
     "argument_checks.cc": "checks that Meta kernels do not make",
-    "autograd_kernels.cc": "registers kernels",
     "autocast.cc": "registers kernels",
     "cpu_forms.cc": "strides that differ from Meta's",
     "difference.cc": "what users call the ops that differ between programs",

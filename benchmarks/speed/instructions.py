@@ -33,11 +33,11 @@ def from_cpp(x: Tensor, b: Tensor) -> Tensor:
 
 
 CHAINS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool, int, float | None]] = {
-    "add from C++": (from_cpp, False, 8, 0.62),
+    "add from C++": (from_cpp, False, 8, 0.75),
     "add from C++, grad": (from_cpp, True, 8, None),
-    "add from Python": (additions, False, 8, 0.60),
-    "add from Python, grad": (additions, True, 8, 0.60),
-    "views and writes from Python": (views, False, 4, 0.70),
+    "add from Python": (additions, False, 8, 0.75),
+    "add from Python, grad": (additions, True, 8, 0.90),
+    "views and writes from Python": (views, False, 4, 1.00),
 }
 
 

@@ -15,8 +15,6 @@
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/place.h"
-#include "csrc/trace/pytorch/autograd_shortcuts.h"
-#include "csrc/trace/pytorch/check_nodes.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/shape/cpu_forms.h"
 #include "csrc/trace/shape/meta_kernels.h"
@@ -75,8 +73,6 @@ void init_device(py::module& m) {
         [] { return !TheBackend()->elastic() || Session::Get().device_count_was_set(); });
   m.def("sync", [](bool wait) { ThrowIfError(Session::Get().Sync(wait)); }, py::arg("wait"));
   m.def("wait_for_programs", [] { Session::Get().WaitForPrograms(); });
-  m.def("autograd_shortcuts", &trace::OpsWithShortcut);
-  m.def("checked_nodes", &trace::CheckedNodes);
   m.def("meta_kernels_in_cpp", &trace::MetaKernelsInCpp);
   m.def("meta_kernels_of_dispatcher", &trace::MetaKernelsOfDispatcher);
   m.def("meta_answers_for_cpu", &trace::MetaAnswersForCpu::IsOn);

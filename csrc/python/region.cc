@@ -27,8 +27,7 @@
 #include "csrc/trace/api/shard_places.h"
 #include "csrc/trace/api/shard_run.h"
 #include "csrc/trace/device/shard_impl.h"
-#include "csrc/trace/pytorch/autograd_shortcuts.h"
-#include "csrc/trace/pytorch/make_node.h"
+#include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/region_gradient.h"
 
 namespace spmd::python {
@@ -353,7 +352,7 @@ class KnownRegion {
  private:
   // True if nothing sees ops before the device does, and nobody the nodes of autograd.
   static bool DeviceIsFirst(const std::vector<at::Tensor>& tensors) {
-    return !tensors.empty() && entered_axes.empty() && trace::ShortcutsAreOn() &&
+    return !tensors.empty() && entered_axes.empty() &&
            !at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) &&
            !at::impl::torch_function_mode_enabled() && !c10::InferenceMode::is_enabled() &&
            !c10::impl::tls_is_dispatch_key_included(
@@ -431,12 +430,12 @@ class KnownRegion {
       NeedLevels();
     }
     if (skipped->joined != nullptr) {
-      trace::JoinWithoutNodes(
-          skipped->result, skipped->joined, run->edges(), failures_, start.tape,
-          [run, output, levels = axes_->levels] {
-            const auto again = run->PerformedCopy();
-            return trace::EdgeOf(Whole(*output.exit, *again, output.shard, *levels).value());
-          });
+      trace::JoinWithoutNodes(skipped->result, skipped->joined, run->edges(), failures_, start.tape,
+                              [run, output, levels = axes_->levels] {
+                                const auto again = run->PerformedCopy();
+                                return torch::autograd::impl::gradient_edge(
+                                    Whole(*output.exit, *again, output.shard, *levels).value());
+                              });
     }
     return std::move(skipped->result);
   }
@@ -514,7 +513,7 @@ class KnownRegion {
     torch::autograd::edge_list edges(tensors.size());
     if (!c10::AutogradState::get_tls_state().get_grad_mode()) return edges;
     for (size_t k = 0; k < tensors.size(); ++k) {
-      if (tensors[k].requires_grad()) edges[k] = trace::EdgeOf(tensors[k]);
+      if (tensors[k].requires_grad()) edges[k] = torch::autograd::impl::gradient_edge(tensors[k]);
     }
     return edges;
   }

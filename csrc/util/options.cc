@@ -137,7 +137,6 @@ absl::StatusOr<Options> OptionsFrom(EnvironmentVariable variable) {
   reader.Read("SPMD_TURNS", options.turns);
   reader.Read("SPMD_PRICE_MOVES", options.price_moves);
   reader.Read("SPMD_REPLAY", options.replay);
-  reader.Read("SPMD_SHORTCUTS", options.shortcuts);
   reader.Read("SPMD_VERIFY", options.verify);
   reader.Read("SPMD_CHECK_PASSES", options.check_passes);
   reader.Read("SPMD_LOG", options.log);

@@ -39,8 +39,6 @@ struct Options {
   bool price_moves = true;
   // Calls that equal those of an earlier step are replayed from its recording.
   bool replay = true;
-  // False: every call goes through PyTorch's own autograd kernels.
-  bool shortcuts = true;
 
   bool verify = false;        // each program also runs unsharded, and the results are compared
   bool check_passes = false;  // the verifier runs between the passes of the compiler

@@ -3,6 +3,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,7 +18,7 @@
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/dispatch/kernel.h"
 #include "csrc/trace/op/define.h"
-#include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/make_node.h"
 #include "csrc/trace/recorder/region.h"
 #include "csrc/trace/session/session_lock.h"
@@ -116,7 +118,7 @@ void MakeNode(absl::Span<const at::Tensor> results, Forms forms, const autograd:
   node->to = to;
   for (const size_t k : differentiated) {
     node->forms.push_back(forms[k]);
-    SetHistory(results[k], node);
+    autograd::set_history(results[k], node);
   }
 }
 
@@ -136,9 +138,8 @@ at::Tensor InThreeOps(const at::Tensor& x, const LaneForm& form, bool to) {
 // Gives `result`, which has the value of `x`, the gradient function of `x`. False if it has none of
 // its own.
 bool ShareHistory(const at::Tensor& x, const at::Tensor& result) {
-  const autograd::AutogradMeta* const meta = MetaOf(x);
-  if (meta == nullptr || meta->is_view_ || meta->grad_fn_ == nullptr) return false;
-  SetEdge(result, autograd::Edge(meta->grad_fn_, meta->output_nr_));
+  if (x.is_view() || x.grad_fn() == nullptr) return false;
+  autograd::impl::set_gradient_edge(result, autograd::impl::gradient_edge(x));
   return true;
 }
 
@@ -167,7 +168,7 @@ std::vector<at::Tensor> AllLanes(absl::Span<const at::Tensor> tensors, Forms for
     const at::Tensor& x = tensors[k];
     if (!x.defined() || !x.requires_grad() || !plain(x)) continue;
     if (!to && forms[k]->apart.empty() && ShareHistory(x, results[k])) continue;
-    edges[k] = EdgeOf(x);
+    edges[k] = autograd::impl::gradient_edge(x);
   }
   MakeNode(results, forms, edges, to);
   return results;

@@ -23,7 +23,6 @@
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/program/lower_foreach.h"
 #include "csrc/trace/pytorch/autograd_kernels.h"
-#include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/recorder/arguments.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/region.h"
@@ -182,13 +181,6 @@ void RegisterKernels() {
         unboxed ? *std::move(unboxed)
                 : c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(&op)),
         std::nullopt, nullptr, "torch_spmd"));
-    // What is made of other ops for every device has its own kernel above, if any.
-    const bool composed = handle->hasKernelForDispatchKey(kCompositeImplicit);
-    if (auto above = composed ? std::nullopt : AutogradShortcut(op)) {
-      handles->push_back(dispatcher.registerImpl(name, c10::DispatchKey::AutogradPrivateUse1,
-                                                 *std::move(above), std::nullopt, nullptr,
-                                                 "torch_spmd"));
-    }
   }
   handles->push_back(dispatcher.registerFallback(
       c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&Fallback>(),
@@ -215,9 +207,7 @@ void RegisterKernels() {
           nullptr, "torch_spmd"));
     }
   }
-  for (c10::RegistrationHandleRAII& handle : RegisterAutogradKernels()) {
-    handles->push_back(std::move(handle));
-  }
+  RegisterAutogradKernels();
   auto* library = new torch::Library(torch::Library::IMPL, "aten",
                                      c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
   library->impl("_has_compatible_shallow_copy_type", TORCH_FN(HasCompatibleShallowCopyType));

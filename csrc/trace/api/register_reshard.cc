@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -16,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/device/status_to_exception.h"
-#include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/make_node.h"
 #include "csrc/trace/recorder/region.h"
 
@@ -99,7 +100,7 @@ at::Tensor ReshardWithGradient(c10::DispatchKeySet keys, const at::Tensor& x, st
   const bool gradient = c10::AutogradState::get_tls_state().get_grad_mode() && x.requires_grad();
   decltype(NewNode<ReshardBackward>({})) node;
   if (gradient) {
-    node = NewNode<ReshardBackward>(EdgesOf(x));
+    node = NewNode<ReshardBackward>(autograd::collect_next_edges(x));
     node->mesh = mesh;
     node->spec = spec;
   }
@@ -107,7 +108,7 @@ at::Tensor ReshardWithGradient(c10::DispatchKeySet keys, const at::Tensor& x, st
     const at::AutoDispatchBelowADInplaceOrView below;
     return TheReshard().redispatch(keys & c10::after_autograd_keyset, x, mesh, spec);
   }();
-  if (gradient) SetHistory(result, node);
+  if (gradient) autograd::set_history(result, node);
   if (HasTangent(x)) {
     result._set_fw_grad(TheReshard().call(x._fw_grad(/*level=*/0), mesh, spec), /*level=*/0,
                         /*is_inplace_op=*/false);

@@ -9,6 +9,7 @@
 #include <ATen/ops/sum.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,17 +19,18 @@
 #include "csrc/trace/device/shard_impl.h"
 #include "csrc/trace/dispatch/kernel.h"
 #include "csrc/trace/op/attribute.h"
-#include "csrc/trace/pytorch/make_node.h"
 
 namespace spmd::trace {
 
+namespace autograd = torch::autograd;
 namespace functorch = at::functorch;
 
 namespace {
 
 // True if the function has given the shard a history or hooks, or made it a leaf.
 bool IsTouched(const at::Tensor& t) {
-  const autograd::AutogradMeta* const meta = MetaOf(t);
+  const auto* const meta =
+      static_cast<const autograd::AutogradMeta*>(t.unsafeGetTensorImpl()->autograd_meta());
   return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_ != nullptr ||
                              !meta->hooks_.empty() || meta->fw_grad_ != nullptr);
 }

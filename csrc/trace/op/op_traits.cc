@@ -46,8 +46,6 @@ constexpr std::array<std::string_view, 2> kFactoriesOfTensors = {"aten::linspace
                                                                  "aten::logspace"};
 static_assert(IsSortedAndUnique(kFactoriesOfTensors));
 
-constexpr std::array<std::string_view, 1> kKeepsAutogradKernel = {"aten::copy_"};
-
 constexpr std::array<std::string_view, 2> kCopiesOfTensors = {"aten::_to_copy", "aten::clone"};
 static_assert(IsSortedAndUnique(kCopiesOfTensors));
 
@@ -78,7 +76,6 @@ bool IsCopyOfView(const std::string& op) { return ContainsOp(kCopiesOfViews, op)
 bool IsDynamicByMaskOnly(const std::string& op) { return ContainsOp(kDynamicByMaskOnly, op); }
 bool TakesHostIndices(const std::string& op) { return ContainsOp(kTakesHostIndices, op); }
 bool IsFactoryOfTensors(const std::string& op) { return ContainsOp(kFactoriesOfTensors, op); }
-bool KeepsAutogradKernel(const std::string& op) { return ContainsOp(kKeepsAutogradKernel, op); }
 bool IsCopyOfTensor(const std::string& op) { return ContainsOp(kCopiesOfTensors, op); }
 bool IsCast(const std::string& op) { return ContainsOp(kCasts, op); }
 bool IsKeptWhole(const std::string& op) { return ContainsOp(kKeptWhole, op); }

@@ -23,8 +23,6 @@ bool IsDynamicByMaskOnly(const std::string& op);
 bool TakesHostIndices(const std::string& op);
 // Ops that make a tensor from tensors or numbers and whose out= argument decides its type.
 bool IsFactoryOfTensors(const std::string& op);
-// Ops whose autograd kernel stays PyTorch's: it serves all devices.
-bool KeepsAutogradKernel(const std::string& op);
 // Ops whose result is a copy of the tensor, and has its mark.
 bool IsCopyOfTensor(const std::string& op);
 // Ops that change the element type; under autocast they are steps of a computation.

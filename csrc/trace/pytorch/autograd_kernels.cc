@@ -3,7 +3,6 @@
 
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_embedding_bag_ops.h>
 #include <ATen/ops/_reshape_copy.h>
 #include <ATen/ops/add.h>
@@ -11,13 +10,12 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
-#include <ATen/ops/detach_ops.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/linear_ops.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/matmul_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/reshape_compositeimplicitautograd_dispatch.h>
 #include <c10/core/AutogradState.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
 #include <array>
@@ -25,7 +23,7 @@
 #include <utility>
 
 #include "csrc/trace/ops/equal_bags.h"
-#include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/gradients_on_device.h"
 #include "csrc/trace/pytorch/lanes_product.h"
 #include "csrc/trace/pytorch/strided_windows.h"
@@ -36,43 +34,22 @@ namespace spmd::trace {
 
 namespace {
 
-constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse1;
-
-// linear has no forward-mode formula, and its backward handles real and dense matrices only. If an
-// operand has a tangent, is complex or sparse, or if the weight is a vector, this kernel computes
-// the product that linear stands for.
-class LinearKernel final : public c10::OperatorKernel {
- public:
-  LinearKernel(const c10::OperatorHandle& op, c10::KernelFunction whole)
-      : op_(op), whole_(std::move(whole)) {}
-
-  at::Tensor operator()(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
-                        const std::optional<at::Tensor>& bias) {
-    const bool has_bias = bias.has_value() && bias->defined();
-    const bool dense = !keys.has(c10::DispatchKey::Sparse);
-    if (dense && weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) &&
-        !HasTangent(weight) && !(has_bias && HasTangent(*bias))) {
-      return whole_
-          .call<at::Tensor, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&>(
-              op_, keys, input, weight, bias);
-    }
-    const at::Tensor product = at::matmul(input, weight.t());
-    return has_bias ? at::add(product, *bias) : product;
+// PyTorch's autograd kernel of linear has no forward-mode formula, and its backward handles real
+// and dense matrices only. If an operand has a tangent, is complex or sparse, or if the weight is a
+// vector, this kernel computes the product that linear stands for.
+at::Tensor Linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
+                  const std::optional<at::Tensor>& bias) {
+  const bool has_bias = bias.has_value() && bias->defined();
+  const bool dense = !keys.has(c10::DispatchKey::Sparse);
+  if (dense && weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) &&
+      !HasTangent(weight) && !(has_bias && HasTangent(*bias))) {
+    // Most keys of autograd decompose linear. Nested tensors keep it whole, as the device does.
+    constexpr auto kWhole = c10::DispatchKey::AutogradNestedTensor;
+    return at::_ops::linear::redispatch((keys & c10::after_autograd_keyset).add(kWhole), input,
+                                        weight, bias);
   }
-
- private:
-  c10::OperatorHandle op_;
-  c10::KernelFunction whole_;
-};
-
-// Returns the same values without their history. Every gradient of a parameter passes here, and
-// PyTorch's kernel goes through the dispatcher twice more.
-at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
-  if (HasTangent(self) || self.is_inference() || !IsNextOfTracked(keys)) {
-    return at::_ops::detach::redispatch(ToPyTorchsKernel(keys), self);
-  }
-  return at::Tensor(self.unsafeGetTensorImpl()->shallow_copy_and_detach(
-      torch::autograd::impl::version_counter(self), /*allow_tensor_metadata_change=*/false));
+  const at::Tensor product = at::matmul(input, weight.t());
+  return has_bias ? at::add(product, *bias) : product;
 }
 
 // A reshape that no view can express is a copy in one op, which is recorded and differentiated
@@ -196,26 +173,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolutionDoubleBackward(
 
 }  // namespace
 
-std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  const OpInfo& linear = *FindOp("aten::linear");
-  std::vector<c10::RegistrationHandleRAII> handles;
-  handles.push_back(dispatcher.registerImpl(
-      linear.handle.operator_name(), kAutogradKey,
-      c10::KernelFunction::makeFromUnboxedFunctor<false, LinearKernel>(
-          std::make_unique<LinearKernel>(linear.handle, AutogradKernelOf(linear))),
-      std::nullopt, nullptr, "torch_spmd"));
+void RegisterAutogradKernels() {
   // Never destroyed: the dispatcher may outlive static objects of this library.
-  auto* library =
-      new torch::Library(torch::Library::IMPL, "aten", kAutogradKey, __FILE__, __LINE__);
-  if (ShortcutsAreOn()) library->impl("detach", TORCH_FN(Detach));
+  auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                     c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  library->impl("linear", TORCH_FN(Linear));
   library->impl("reshape", TORCH_FN(Reshape));
   library->impl("matmul", TORCH_FN(MatrixProduct));
   library->impl("as_strided", TORCH_FN(AsStrided));
   library->impl("_embedding_bag", TORCH_FN(EmbeddingBag));
   library->impl("_convolution_double_backward", TORCH_FN(ConvolutionDoubleBackward));
   AddGradientsOnDevice(*library);
-  return handles;
 }
 
 }  // namespace spmd::trace

@@ -3,13 +3,9 @@
 // keeps an op undecomposed.
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
-#include <vector>
-
 namespace spmd::trace {
 
-// Registers the kernels above autograd. They stay registered while the handles live.
-std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels();
+// Registers the kernels above autograd, for the life of the process.
+void RegisterAutogradKernels();
 
 }  // namespace spmd::trace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/pytorch/gradients_on_device.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cumprod_ops.h>
@@ -11,46 +12,28 @@
 #include <ATen/ops/prod_ops.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
-#include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 
-#include "csrc/trace/pytorch/autograd_shortcuts.h"
-#include "csrc/trace/pytorch/make_node.h"
+#include "absl/cleanup/cleanup.h"
+#include "csrc/trace/pytorch/autograd_keys.h"
 
 namespace spmd::trace {
 
 namespace {
 
-using autograd::variable_list;
-
-// PyTorch's node, which computes first derivatives as `gradient` does.
-template <typename Base>
-class NodeOnDevice final : public Base {
- public:
-  using Base::Base;
-
-  variable_list apply(variable_list&& grads) override {
-    if (at::GradMode::is_enabled() || !grads[0].defined() || !this->should_compute_output(0)) {
-      return Base::apply(std::move(grads));
-    }
-    at::Tensor self, result;
-    {
-      const std::lock_guard<std::mutex> lock(this->mutex_);
-      self = this->self_.unpack();
-      result = this->result_.unpack(this->getptr());
-    }
-    return {Gradient(*this, grads[0], self, result)};
-  }
-};
+namespace ops = at::_ops;
+using torch::autograd::AutogradContext, torch::autograd::variable_list;
+using Dtype = std::optional<at::ScalarType>;
 
 // --- the element that max, min and medians of a whole tensor are ---
 
 // Equal elements share the gradient.
-template <typename Base>
-at::Tensor Gradient(const NodeOnDevice<Base>&, const at::Tensor& grad, const at::Tensor& self,
-                    const at::Tensor& result) {
+at::Tensor OfElement(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& result) {
   const at::Tensor is_it = self.eq(result).logical_or_(self.isnan().logical_and_(result.isnan()));
   return at::where(is_it, grad / is_it.sum(), at::zeros({}, grad.options()));
 }
@@ -67,28 +50,27 @@ at::Tensor OfFactors(const at::Tensor& grad, const at::Tensor& factors, const at
 
 at::Tensor OnesForZeros(const at::Tensor& factors) { return factors.masked_fill(factors.eq(0), 1); }
 
-at::Tensor Gradient(const NodeOnDevice<nodes::ProdBackward0>&, const at::Tensor& grad,
-                    const at::Tensor& self, const at::Tensor& result) {
+at::Tensor OfProduct(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& result,
+                     Dtype) {
   const at::Tensor factors = self.to(grad.scalar_type());
   return OfFactors(grad, factors, result, factors.eq(0).sum(), OnesForZeros(factors).prod());
 }
 
-at::Tensor Gradient(const NodeOnDevice<nodes::ProdBackward1>& node, const at::Tensor& grad,
-                    const at::Tensor& self, const at::Tensor& result) {
+at::Tensor OfProductAlong(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& result,
+                          int64_t dim, bool keepdim, Dtype) {
   const at::Tensor factors = self.to(grad.scalar_type());
   const auto kept = [&](const at::Tensor& t) {
-    return node.keepdim || self.dim() == 0 ? t : t.unsqueeze(node.dim);
+    return keepdim || self.dim() == 0 ? t : t.unsqueeze(dim);
   };
-  return OfFactors(kept(grad), factors, kept(result), factors.eq(0).sum(node.dim, true),
-                   OnesForZeros(factors).prod(node.dim, true));
+  return OfFactors(kept(grad), factors, kept(result), factors.eq(0).sum(dim, true),
+                   OnesForZeros(factors).prod(dim, true));
 }
 
 // With y[j] = x[0] · … · x[j] and w = grad · y, the gradient of x[k] is (w[k] + w[k+1] + …) / x[k]
 // before the first zero, and 0 behind it. That of the first zero is the sum of grad[j] times the
 // product of the other factors of y[j], from the zero up to the next one.
-at::Tensor Gradient(const NodeOnDevice<nodes::CumprodBackward0>& node, const at::Tensor& grad_of,
-                    const at::Tensor& self, const at::Tensor& result) {
-  const int64_t dim = node.dim;
+at::Tensor OfCumulativeProduct(const at::Tensor& grad_of, const at::Tensor& self,
+                               const at::Tensor& result, int64_t dim, Dtype) {
   const at::Tensor grad = grad_of.to(self.scalar_type());
   if (self.dim() == 0 || self.size(dim) == 1) return grad;
   const at::Tensor factors = self.conj(), products = result.conj();
@@ -105,49 +87,64 @@ at::Tensor Gradient(const NodeOnDevice<nodes::CumprodBackward0>& node, const at:
 
 // --- the kernels ---
 
-void Keep(autograd::Node&) {}
-void Keep(nodes::ProdBackward1& node, int64_t dim, bool keepdim, std::optional<at::ScalarType>) {
-  node.dim = dim;
-  node.keepdim = keepdim;
-}
-void Keep(nodes::ProdBackward0&, std::optional<at::ScalarType>) {}
-void Keep(nodes::CumprodBackward0& node, int64_t dim, std::optional<at::ScalarType>) {
-  node.dim = dim;
-}
+thread_local bool pytorchs = false;  // calls go to PyTorch's kernels
 
-template <typename Op, typename Base, typename... Args>
+// The op, with `gradient` for first derivatives.
+template <typename Op, auto gradient, typename... Args>
+struct OnDevice : torch::autograd::Function<OnDevice<Op, gradient, Args...>> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& self, Args... args) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor result = Op::call(self, args...);
+    context->save_for_backward({self, result});
+    context->saved_data["args"] = std::tuple<Args...>(args...);
+    context->set_materialize_grads(false);
+    return result;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    variable_list results(1 + sizeof...(Args));
+    if (!grads[0].defined()) return results;
+    const auto of = [&](Args... args) {
+      return at::GradMode::is_enabled() ? ByPyTorch(grads[0], saved[0], args...)
+                                        : gradient(grads[0], saved[0], saved[1], args...);
+    };
+    results[0] = std::apply(of, context->saved_data["args"].to<std::tuple<Args...>>());
+    return results;
+  }
+
+ private:
+  // The gradient as PyTorch's node computes it, which can be differentiated.
+  static at::Tensor ByPyTorch(const at::Tensor& grad, const at::Tensor& self, Args... args) {
+    const at::Tensor result = [&] {
+      const absl::Cleanup restore = [before = std::exchange(pytorchs, true)] { pytorchs = before; };
+      return Op::call(self, args...);
+    }();
+    return torch::autograd::grad({result}, {self}, {grad}, /*retain_graph=*/true,
+                                 /*create_graph=*/true)[0];
+  }
+};
+
+template <typename Op, auto gradient, typename... Args>
 at::Tensor Call(c10::DispatchKeySet keys, const at::Tensor& self, Args... args) {
-  const bool has_node = at::GradMode::is_enabled() && self.requires_grad();
-  if (!has_node || HasTangent(self) || !IsNext(keys)) {
+  const bool differentiated = at::GradMode::is_enabled() && self.requires_grad();
+  if (!differentiated || pytorchs || HasTangent(self) || !IsNext(keys)) {
     return Op::redispatch(ToPyTorchsKernel(keys), self, args...);
   }
-  const auto node = NewNode<NodeOnDevice<Base>>(EdgesOf(self));
-  node->self_ = Saved(self);
-  if constexpr (requires { node->self_scalar_type; }) node->self_scalar_type = self.scalar_type();
-  Keep(*node, args...);
-  const at::Tensor result = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    return Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, self, args...);
-  }();
-  SetHistory(result, node);
-  node->result_ = SavedResult(result);
-  return result;
+  return OnDevice<Op, gradient, Args...>::apply(self, args...);
 }
 
 }  // namespace
 
 void AddGradientsOnDevice(torch::Library& library) {
-  using Dtype = std::optional<at::ScalarType>;
-  library.impl("max", TORCH_FN((Call<at::_ops::max, nodes::MaxBackward1>)));
-  library.impl("min", TORCH_FN((Call<at::_ops::min, nodes::MinBackward1>)));
-  library.impl("median", TORCH_FN((Call<at::_ops::median, nodes::MedianBackward0>)));
-  library.impl("nanmedian", TORCH_FN((Call<at::_ops::nanmedian, nodes::NanmedianBackward0>)));
-  library.impl("prod", TORCH_FN((Call<at::_ops::prod, nodes::ProdBackward0, Dtype>)));
-  library.impl(
-      "prod.dim_int",
-      TORCH_FN((Call<at::_ops::prod_dim_int, nodes::ProdBackward1, int64_t, bool, Dtype>)));
-  library.impl("cumprod",
-               TORCH_FN((Call<at::_ops::cumprod, nodes::CumprodBackward0, int64_t, Dtype>)));
+  library.impl("max", TORCH_FN((Call<ops::max, &OfElement>)));
+  library.impl("min", TORCH_FN((Call<ops::min, &OfElement>)));
+  library.impl("median", TORCH_FN((Call<ops::median, &OfElement>)));
+  library.impl("nanmedian", TORCH_FN((Call<ops::nanmedian, &OfElement>)));
+  library.impl("prod", TORCH_FN((Call<ops::prod, &OfProduct, Dtype>)));
+  library.impl("prod.dim_int",
+               TORCH_FN((Call<ops::prod_dim_int, &OfProductAlong, int64_t, bool, Dtype>)));
+  library.impl("cumprod", TORCH_FN((Call<ops::cumprod, &OfCumulativeProduct, int64_t, Dtype>)));
 }
 
 }  // namespace spmd::trace

@@ -3,9 +3,9 @@
 // zeros among the factors of a product, or NaNs where a maximum is. A look ends the program of a
 // step, so that its backward pass is a second one.
 //
-// The kernels here give results PyTorch's own nodes, with another formula for first derivatives,
-// which looks at nothing. Where nothing is zero or NaN its values are those of PyTorch's, bit for
-// bit. Second derivatives (`create_graph=True`) and tangents go by PyTorch's formulas.
+// The kernels here compute first derivatives by another formula, which looks at nothing. Where
+// nothing is zero or NaN its values are those of PyTorch's, bit for bit. Second derivatives
+// (`create_graph=True`), tangents and the transforms of torch.func go by PyTorch's formulas.
 #pragma once
 
 #include <torch/library.h>

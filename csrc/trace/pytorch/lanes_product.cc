@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/bmm.h>
 #include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <mutex>
@@ -59,15 +60,15 @@ at::Tensor LanesProduct(const at::Tensor& matrix, const at::Tensor& lanes) {
                         (matrix.requires_grad() || lanes.requires_grad());
   decltype(NewNode<LanesProductBackward>({})) node;
   if (gradient) {
-    node = NewNode<LanesProductBackward>(EdgesOf(matrix, lanes));
-    if (node->should_compute_output(0)) node->lanes = Saved(lanes);
-    if (node->should_compute_output(1)) node->matrix = Saved(matrix);
+    node = NewNode<LanesProductBackward>(autograd::collect_next_edges(matrix, lanes));
+    if (node->should_compute_output(0)) node->lanes = {lanes, /*is_output=*/false};
+    if (node->should_compute_output(1)) node->matrix = {matrix, /*is_output=*/false};
   }
   at::Tensor result = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return at::bmm(ForEachLane(matrix, lanes.size(0)), lanes);
   }();
-  if (gradient) SetHistory(result, node);
+  if (gradient) autograd::set_history(result, node);
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <array>
@@ -28,7 +29,7 @@
 #include "csrc/trace/dispatch/kernel.h"
 #include "csrc/trace/op/define.h"
 #include "csrc/trace/op/hash.h"
-#include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/make_node.h"
 #include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/region.h"
@@ -332,12 +333,11 @@ RegionStart BeginRegion() {
 
 JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
                           const autograd::edge_list& arguments, const RegionFailuresPtr& failures) {
-  const autograd::AutogradMeta* const meta = MetaOf(result);
-  if (meta == nullptr || meta->grad_fn_ == nullptr || !ShortcutsAreOn() || !IsPlain(result) ||
-      start.ops_under_hooks != ops_under_hooks || autograd::AnomalyMode::is_enabled()) {
+  if (result.grad_fn() == nullptr || !IsPlain(result) || start.ops_under_hooks != ops_under_hooks ||
+      autograd::AnomalyMode::is_enabled()) {
     return nullptr;
   }
-  const autograd::Edge root(meta->grad_fn_, meta->output_nr_);
+  const autograd::Edge root = autograd::impl::gradient_edge(result);
   Inside inside = Walk(start.first_node).From(root);
   if (!inside.replayable || inside.nodes.size() < 2 || inside.out.empty()) return nullptr;
   Hash128 structure = inside.structure;
@@ -373,7 +373,7 @@ JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
   }
   node->joined = joined;
   node->failures = failures;
-  SetEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
+  autograd::impl::set_gradient_edge(result, autograd::Edge(node, node->add_input_metadata(result)));
   return leads_to_arguments ? joined : nullptr;
 }
 
@@ -401,7 +401,7 @@ void JoinWithoutNodes(const at::Tensor& result, const JoinedRegionPtr& joined,
   node->tape = tape;
   node->joined = joined;
   node->failures = failures;
-  SetEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
+  autograd::impl::set_gradient_edge(result, autograd::Edge(node, node->add_input_metadata(result)));
 }
 
 void RegisterRegionGradient() {

@@ -46,7 +46,6 @@ TEST(OptionsTest, EachVariableSetsItsField) {
                               {"SPMD_COALESCE", "0"},
                               {"SPMD_PRICE_MOVES", "0"},
                               {"SPMD_REPLAY", "0"},
-                              {"SPMD_SHORTCUTS", "0"},
                               {"SPMD_KEEP_MEMORY", "0"},
                               {"SPMD_VERIFY", "1"},
                               {"SPMD_CHECK_PASSES", "1"},
@@ -60,7 +59,7 @@ TEST(OptionsTest, EachVariableSetsItsField) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->backend, "mock_tpu:v4-16");
   EXPECT_EQ(options->num_devices, 4);
-  EXPECT_FALSE(options->coalesce || options->price_moves || options->replay || options->shortcuts ||
+  EXPECT_FALSE(options->coalesce || options->price_moves || options->replay ||
                options->keep_memory || options->distributed);
   EXPECT_TRUE(options->verify && options->check_passes && options->sync && options->exact);
   EXPECT_EQ(options->timeout, 2.5);

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/pytorch/autograd_keys.h"
+
+#include <ATen/core/dispatch/DispatchKeyExtractor.h>
+
+namespace spmd::trace {
+
+bool IsNext(c10::DispatchKeySet keys) {
+  constexpr c10::DispatchKeySet kBetween =
+      c10::after_ADInplaceOrView_keyset - c10::DispatchKeySet(c10::DispatchKey::Dense);
+  return ((keys & kBetween).raw_repr() & ~c10::full_backend_mask) == 0;
+}
+
+bool IsNextOfTracked(c10::DispatchKeySet keys) {
+  return IsNext(keys) && keys.has(c10::DispatchKey::ADInplaceOrView);
+}
+
+c10::DispatchKeySet ToPyTorchsKernel(c10::DispatchKeySet keys) {
+  return (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther);
+}
+
+bool IsPlain(const at::Tensor& t) {
+  // Every thread includes BackendSelect, which is about ops that create tensors from none.
+  const c10::DispatchKeySet keys =
+      c10::impl::computeDispatchKeySet(t.key_set(),
+                                       c10::DispatchKeySet(c10::DispatchKeySet::FULL)) -
+      c10::autocast_dispatch_keyset - c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
+  return keys.highestPriorityTypeId() == c10::DispatchKey::AutogradPrivateUse1 && IsNext(keys) &&
+         !HasTangent(t);
+}
+
+bool HasTangent(const at::Tensor& t) { return t.defined() && t._fw_grad(/*level=*/0).defined(); }
+
+}  // namespace spmd::trace
