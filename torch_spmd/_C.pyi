@@ -15,6 +15,7 @@ class Options:
     replay: bool
     verify: bool
     check_passes: bool
+    dump: str
 
 def options() -> Options: ...
 def set_options(options: Options) -> None: ...

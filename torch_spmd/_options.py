@@ -11,7 +11,7 @@ from torch_spmd import _C
 NAMES = tuple(name for name in vars(_C.Options) if not name.startswith("_"))
 
 
-def set_options(**changes: bool | None) -> None:
+def set_options(**changes: bool | str | None) -> None:
     """Changes options for all that is compiled or run from now on.
 
     Each has the name and the values of its variable: `coalesce=False` is `SPMD_COALESCE=0`, and
@@ -30,7 +30,7 @@ def set_options(**changes: bool | None) -> None:
 
 
 @contextlib.contextmanager
-def options(**changes: bool | None) -> Iterator[None]:
+def options(**changes: bool | str | None) -> Iterator[None]:
     """Within it the options are changed as by `set_options`; afterwards all are as they were.
 
     Example:

@@ -32,7 +32,8 @@ void init_options(py::module& m) {
       .def_readwrite("price_moves", &Options::price_moves)
       .def_readwrite("replay", &Options::replay)
       .def_readwrite("verify", &Options::verify)
-      .def_readwrite("check_passes", &Options::check_passes);
+      .def_readwrite("check_passes", &Options::check_passes)
+      .def_readwrite("dump", &Options::dump);
   m.def("options", [] { return Session::Get().options(); });
   m.def(
       "set_options", [](const Options& options) { Session::Get().SetOptions(options); },

@@ -140,6 +140,7 @@ absl::StatusOr<Options> OptionsFrom(EnvironmentVariable variable) {
   reader.Read("SPMD_VERIFY", options.verify);
   reader.Read("SPMD_CHECK_PASSES", options.check_passes);
   reader.Read("SPMD_LOG", options.log);
+  if (const char* const file = reader.Text("SPMD_DUMP")) options.dump = file;
   reader.Read("SPMD_SYNC", options.sync);
   reader.Read("SPMD_DISTRIBUTED", options.distributed);
   reader.ReadSeconds("SPMD_TIMEOUT", options.timeout);

@@ -48,6 +48,8 @@ struct Options {
     bool traffic = false;  // its collectives
   };
   Log log;
+  // The file to which the graph and the program of each compilation are appended as text; "": none.
+  std::string dump;
 
   bool sync = false;  // programs run on the thread that starts them
   // The processes of a torch.distributed job share the devices (csrc/trace/session/processes.h).

@@ -6,7 +6,9 @@ A file or test marked `modes("coalesced", …)` runs in these modes, too (suppor
 
 import gc
 import os
+import re
 import sys
+import zlib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
@@ -81,6 +83,12 @@ def pytest_addoption(parser):
         help="test_random_models.py: so many ways more to cut each of 22 models",
     )
     parser.addoption(
+        "--dump",
+        type=Path,
+        help="a folder: the graph and the program of each compilation are written there, one file "
+        "for each test; tools/compare_dumps.py compares two such folders",
+    )
+    parser.addoption(
         "--first-program",
         type=int,
         default=1000,
@@ -135,6 +143,24 @@ def full_ops(request):
 def root():
     """The repository's folder."""
     return ROOT
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """With --dump, what this test and the processes that it starts compile goes to its file."""
+    folder = item.config.getoption("dump")
+    if folder is None:
+        return (yield)
+    from torch_spmd import _options
+
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^\w.\[\]-]+", "_", item.nodeid)
+    if len(name) > 180:
+        name = f"{name[:150]}~{zlib.crc32(name.encode()):08x}"
+    file = str((folder / f"{name}.txt").resolve())
+    with pytest.MonkeyPatch.context() as patch, _options.options(dump=file):
+        patch.setenv("SPMD_DUMP", file)
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

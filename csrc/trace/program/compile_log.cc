@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/program/compile_log.h"
 
-#include <cstdio>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "csrc/program/analysis.h"
 
@@ -35,6 +41,20 @@ void LogCompile(const Options::Log& log, const CompiledProgram& program,
                           wire);
   }
   std::fputs(text.c_str(), stderr);
+}
+
+absl::Status DumpCompile(const std::string& file, const CompiledProgram& program) {
+  const std::string text = absl::StrCat("=== graph\n", program.traced.ToString(), "=== program\n",
+                                        program.program().ToString());
+  const int to = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  const bool written =
+      to >= 0 && write(to, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const absl::Status status =
+      written ? absl::OkStatus()
+              : absl::UnavailableError(absl::StrCat("SPMD_DUMP: '", file,
+                                                    "' cannot be written: ", std::strerror(errno)));
+  if (to >= 0) close(to);
+  return status;
 }
 
 }  // namespace spmd::trace

@@ -267,6 +267,9 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
     if (state.hooks.warn != nullptr && state.diagnostics.FirstTime(w.key)) state.hooks.warn(w.text);
   }
   LogCompile(state.options.log, *program, event);
+  if (!state.options.dump.empty()) {
+    SPMD_RETURN_IF_ERROR(DumpCompile(state.options.dump, *program));
+  }
   cached->key = key;
   cached->late_starts = std::move(late_starts);
   cached->outputs = std::move(outputs);

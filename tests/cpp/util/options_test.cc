@@ -54,6 +54,7 @@ TEST(OptionsTest, EachVariableSetsItsField) {
                               {"SPMD_TIMEOUT", "2.5"},
                               {"SPMD_EXACT", "1"},
                               {"SPMD_LOG", "traffic, passes"},
+                              {"SPMD_DUMP", "programs.txt"},
                               {"SPMD_CACHE_SIZE", "1"},
                               {"SPMD_PROGRAM_MEMORY", "0"}});
   ASSERT_TRUE(options.ok()) << options.status();
@@ -64,6 +65,7 @@ TEST(OptionsTest, EachVariableSetsItsField) {
   EXPECT_TRUE(options->verify && options->check_passes && options->sync && options->exact);
   EXPECT_EQ(options->timeout, 2.5);
   EXPECT_TRUE(options->log.passes && options->log.traffic);
+  EXPECT_EQ(options->dump, "programs.txt");
   EXPECT_EQ(options->cache_size, 1 << 20);
   EXPECT_EQ(options->program_memory, 0);
   EXPECT_EQ(Given({{"SPMD_OVERLAP", "0"}})->overlap, false);
