@@ -23,6 +23,7 @@ from torch_spmd._state import (
     writing,
 )
 from torch_spmd._state.files import CheckpointError, folder_at
+from torch_spmd._state.names import Names
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import SpecLike
 from torch_spmd.tensors import mark_sharding
@@ -157,7 +158,7 @@ def _writer(path: str, value: Any, wait: bool, format: str, what: str) -> Callab
     """A function that writes what the tree is now."""
     error: BaseException | None = None
     try:
-        encoder = tree.Encoder("save")
+        encoder = tree.Encoder("save", Names(value))
         node = encoder.encode(value)
         tensors = {key: parts.resolved(tensor) for key, tensor in encoder.tensors.items()}
         if format in ("safetensors", "hub"):
@@ -257,7 +258,8 @@ def load(
     """Loads into a tree or a module what was saved, on any mesh; returns the tree.
 
     Tensors are overwritten in place and keep their marks; each process reads the byte ranges that
-    its devices need. Modules, optimizers and objects with `load_state_dict` are loaded; numbers,
+    its devices need. Modules, optimizers and objects with `load_state_dict` are loaded; state of
+    optimizers keeps its dtype and goes to the parameter of the same name in the tree. Numbers,
     text and tuples are replaced in the dicts and lists that hold them. The tree names what is
     loaded, so a value that is to be replaced needs a placeholder: `{"step": 0}`. If anything is
     missing, altered or does not fit, nothing is changed.
@@ -303,8 +305,7 @@ def load(
         error: Exception | None = None
         try:
             source = reading.open_source(name)
-            plan = targets.Plan(source, cast, place)
-            plan.note_names(target)
+            plan = targets.Plan(source, cast, place, Names(target))
             result = plan.item(target, source.tree, "")
             targets.compare(plan, "load", name, strict)
         except Exception as raised:

@@ -14,7 +14,7 @@ import pickle
 import zipfile
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -93,6 +93,12 @@ def open_source(folder: Folder) -> Chunks:
         path = paths.get(key)
         _put(source.tree, path if isinstance(path, (tuple, list)) else (key,), node)
     source.tree = _json(source.tree)
+    for optimizer in tree.optimizers_in(source.tree):
+        known = tree.known_of_optimizer(optimizer)
+        on_host = set(known.get("on_host", []))
+        for at, key in tree.named_keys(optimizer) if "on_host" in known else ():
+            device = "cpu" if at in on_host else "spmd"
+            source.tensors[key] = replace(source.tensors[key], device=device)
     return source
 
 
@@ -117,10 +123,10 @@ def _json(node: Any) -> Any:
     if not isinstance(node, dict) or (type(node) is dict and "$" in node):
         return node
     if not isinstance(node, _Nested) and node:
-        return {"$": "dict", "items": [[k, _json(v)] for k, v in node.items()]}
+        return tree.with_optimizers_beside([[k, _json(v)] for k, v in node.items()])
     if node and all(type(key) is int for key in node):
         return [_json(node.get(i, {})) for i in range(max(node) + 1)]
-    return {"$": "dict", "items": [[k, _json(v)] for k, v in node.items()]}
+    return tree.with_optimizers_beside([[k, _json(v)] for k, v in node.items()])
 
 
 @dataclass

@@ -250,7 +250,7 @@ def to_dcp(path: str, node: Any, tensors: dict[str, Tensor]) -> None:
     if local:
         to = {"storage_writer": dcp_writer.Writer(folder.path, token)}
     try:
-        value = tree.decode(node, tensors.__getitem__)
+        value = tree.decode(tree.with_optimizers_as_items(node), tensors.__getitem__)
         dcp.save(value, no_dist=processes.count() == 1, **to)  # type: ignore[attr-defined]
     except CheckpointException as several:  # what the processes met, and no Exception itself
         if first and local:

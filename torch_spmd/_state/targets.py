@@ -28,12 +28,8 @@ from torch_spmd._state import (
     tree,
 )
 from torch_spmd._state.files import CheckpointError
+from torch_spmd._state.names import Names, joined, without_wrappers
 from torch_spmd._state.reading import Ranges, Source
-
-# What wrappers put before the names of the module that they wrap.
-_WRAPPERS = re.compile(
-    r"(^module\.|(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)"
-)
 
 
 def _half_done(text: str, done: list[str], now: str | None) -> str:
@@ -51,17 +47,24 @@ class Plan:
     """What is to be read, and what is done with it.
 
     `problems` are the differences between the saved state and the target. `place` decides where a
-    parameter on `meta` comes to be. `all_know`: what `run` has raised is raised in all processes.
+    parameter on `meta` comes to be. `names` are those of the target's parameters. `all_know`: what
+    `run` has raised is raised in all processes.
     """
 
-    def __init__(self, source: Source, cast: bool, place: Callable[[str, Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        cast: bool,
+        place: Callable[[str, Tensor], Tensor],
+        names: Names,
+    ) -> None:
         self.source = source
         self.cast = cast
         self.place = place
         self.problems: list[str] = []
         self.extra: list[str] = []
         self.wanted: list[tuple[str, boxes.Box]] = []
-        self.names: dict[int, str] = {}  # of parameters, by identity
+        self.names = names
         self._targets: list[tuple[Tensor, str]] = []  # what is overwritten
         # (key, whether it is filled in pieces, what fills it)
         self._overwriting: list[tuple[str, bool, Callable[[], None]]] = []
@@ -71,20 +74,6 @@ class Plan:
         self.all_know = False
 
     # --- comparing ---
-
-    def note_names(self, target: Any, depth: int = 0) -> None:
-        """Notes the names of parameters, in modules and in mappings, by which optimizers may be
-        saved."""
-        if isinstance(target, nn.Module):
-            for name, parameter in target.named_parameters():
-                self.names.setdefault(id(parameter), name)
-        elif depth < 100 and isinstance(target, (Mapping, list, tuple)):
-            items: Any = target.items() if isinstance(target, Mapping) else enumerate(target)
-            for name, item in items:
-                if isinstance(item, nn.Parameter):
-                    self.names.setdefault(id(item), str(name))
-                else:
-                    self.note_names(item, depth + 1)
 
     def item(self, target: Any, node: Any, where: str) -> Callable[[], Any]:
         """Compares a target with the JSON of what was saved; returns a function that returns what
@@ -102,6 +91,8 @@ class Plan:
         if isinstance(target, (list, tuple)):
             return self._sequence(target, node, where)
         if isinstance(target, torch.Generator):
+            if tree.tensor_key(node) is None:
+                self.problems.append(f"{where!r} is a generator, and another value was saved")
             state = self.value(node, where)
             self._ends.append(functools.partial(_set_state, target, state))
             return lambda: target
@@ -109,12 +100,31 @@ class Plan:
             value = self.value(node, where)
             self._ends.append(lambda: target.load_state_dict(self._as_own(value(), target)))
             return lambda: target
+        if where or target is not None:
+            self.check_kind(target, node, where)
         return self.value(node, where)
+
+    def check_kind(self, target: Any, node: Any, where: str) -> None:
+        """Notes a tensor that was saved where the target has a plain value, and the other way
+        round. Where the target has nothing, which is ..., anything fits."""
+        if isinstance(target, Tensor):
+            if tree.tensor_key(node) is None:
+                self.problems.append(f"{where!r} is a tensor, and another value was saved")
+        elif (
+            target is not ...
+            and not isinstance(target, (Mapping, list, tuple, collections.deque))
+            and any(True for _ in tree.named_keys(node))
+        ):
+            self.problems.append(f"{where!r} is {_arguments.shown(target)}, and a tensor was saved")
 
     def _as_own(self, value: Any, target: Any) -> Any:
         """The value, with the keys that the target's own state has."""
         own = getattr(target, "state_dict", None)
-        return _with_keys_of(own(), value) if self.source.text_keys and callable(own) else value
+        return self.keyed(own(), value) if callable(own) else value
+
+    def keyed(self, own: Any, value: Any) -> Any:
+        """The value, with the keys that `own` has if those of files are text."""
+        return _with_keys_of(own, value) if self.source.text_keys else value
 
     def _mapping(self, target: Mapping[Any, Any], node: Any, where: str) -> Callable[[], Any]:
         there = tree.items_of(node)
@@ -123,7 +133,7 @@ class Plan:
             return lambda: target
         results = {}
         for key, value in target.items():
-            inner = _joined(where, key)
+            inner = joined(where, key)
             name = self._saved_key(key, there)
             if name in there:
                 results[key] = self.item(value, there[name], inner)
@@ -140,7 +150,7 @@ class Plan:
         return str(key) if self.source.text_keys and key not in there else key
 
     def _note_extra(self, there: Mapping[Any, Any], wanted: Any, where: str) -> None:
-        self.extra += [_joined(where, key) for key in there if key not in wanted]
+        self.extra += [joined(where, key) for key in there if key not in wanted]
 
     def _sequence(self, target: Any, node: Any, where: str) -> Callable[[], Any]:
         there = tree.items_of(node)
@@ -208,7 +218,7 @@ class Plan:
         there = _as_named(self._converted(module, names, there), {**names, **extras})
         for tensor, its_names in _by_identity(names).items():
             saved = [name for name in its_names if name in there]
-            inner = _joined(where, its_names[0])
+            inner = joined(where, its_names[0])
             if not saved:
                 self.problems.append(f"{inner!r} was not saved")
             else:
@@ -259,9 +269,11 @@ class Plan:
     def fill(self, target: Tensor, key: str) -> None:
         self._targets.append((target, key))
 
-    def fill_like(self, parameter: Tensor, key: str, use: Callable[[Tensor], Any]) -> None:
+    def fill_like(
+        self, parameter: Tensor, key: str, dtype: torch.dtype, use: Callable[[Tensor], Any]
+    ) -> None:
         """Calls `use` with a new tensor that is sharded as `parameter`, and filled."""
-        made = parts.like(parameter, self.source_dtype(key))
+        made = parts.like(parameter, dtype)
         self.fill(made, key)
         self._fills.append(lambda: use(made))
 
@@ -427,10 +439,6 @@ def _overlaps_itself(tensor: Tensor) -> bool:
     return bool(places.unique().numel() < tensor.numel())
 
 
-def _joined(where: str, key: Any) -> str:
-    return f"{where}.{key}" if where else str(key)
-
-
 def _set_state(generator: torch.Generator, state: Callable[[], Any]) -> None:
     generator.set_state(state())
 
@@ -464,18 +472,14 @@ def _as_named(there: dict[Any, Any], names: Mapping[str, Any]) -> dict[Any, Any]
     """What was saved, under the module's names where the two differ only by what
     DistributedDataParallel and others put before names: either may be wrapped, in whole or in
     part."""
-    left = {_without_wrappers(name): name for name in names if name not in there}
+    left = {without_wrappers(name): name for name in names if name not in there}
     if not left:
         return there
     found = {}
     for key, node in there.items():
-        name = key if key in names else left.get(_without_wrappers(str(key)), key)
+        name = key if key in names else left.get(without_wrappers(str(key)), key)
         found[key if name in found else name] = node
     return found
-
-
-def _without_wrappers(name: str) -> str:
-    return _WRAPPERS.sub("", name)
 
 
 def _replace(module: nn.Module, names: list[str], old: Tensor, new: Tensor) -> None:

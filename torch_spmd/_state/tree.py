@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +21,13 @@ from torch import Tensor, nn
 
 from torch_spmd import _arguments
 from torch_spmd._state import dtypes
+from torch_spmd._state.names import Names, memory, parameters_of
 
 _MARK = "$"
 _DEEPEST = 100
+# What is known of an optimizer: beside its items, or among them in files of DCP.
+_OPTIMIZER = "optimizer"
+_OPTIMIZER_ITEM = "$optimizer"
 
 
 def state_of(value: Any) -> Any:
@@ -39,16 +44,20 @@ def state_of(value: Any) -> Any:
 
 
 class Encoder:
-    """Makes JSON of a tree; `tensors` are the tensors by key."""
+    """Makes JSON of a tree; `tensors` are the tensors by key. `names` are those by which the
+    parameters of optimizers are found again."""
 
-    def __init__(self, caller: str) -> None:
+    def __init__(self, caller: str, names: Names | None = None) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._caller = caller
+        self._names = names
         self._keys: dict[Any, str] = {}  # of tensors by the memory that they show
 
     def encode(self, value: Any, path: str = "", within: tuple[int, ...] = ()) -> Any:
         """Errors: TypeError for an object that is neither a tensor nor plain; ValueError for a tree
         that contains itself, or a tensor without values."""
+        if isinstance(value, torch.optim.Optimizer) and self._names is not None:
+            return self._optimizer(value, self._names, path, within)
         value = state_of(value)
         if isinstance(value, Tensor):
             return {_MARK: "tensor", "key": self._key(value, path)}
@@ -74,6 +83,21 @@ class Encoder:
             kind = {torch.Size: "size", collections.deque: "deque"}.get(type(value), kind)
             return {_MARK: kind, "items": items}
         return self._other(value, path)
+
+    def _optimizer(
+        self, value: torch.optim.Optimizer, names: Names, path: str, within: tuple[int, ...]
+    ) -> Any:
+        """The JSON of its state_dict. Beside it are the names and shapes of its parameters, and
+        which tensors are on the CPU if others are on the device."""
+        node = self.encode(value.state_dict(), path, within)
+        items = items_of(node)
+        if items is None or "param_groups" not in items:  # its state has a form of its own
+            return node
+        devices = {at: self.tensors[key].device.type for at, key in named_keys(node)}
+        known: dict[str, Any] = {"parameters": parameters_of(value, names)}
+        if "spmd" in devices.values():
+            known["on_host"] = [at for at, device in devices.items() if device != "spmd"]
+        return {**mapping(items), _OPTIMIZER: known}
 
     def _text(self, value: str, path: str) -> str:
         try:
@@ -132,16 +156,7 @@ class Encoder:
     def _key(self, tensor: Tensor, path: str) -> str:
         """Tensors that show the same memory in the same way have one key."""
         check_savable(self._caller, tensor, _at(path))
-        same = (
-            tensor.device,
-            tensor.dtype,
-            tuple(tensor.shape),
-            tensor.stride(),
-            tensor.storage_offset(),
-            tensor.untyped_storage()._cdata,
-            tensor.is_conj(),
-            tensor.is_neg(),
-        )
+        same = memory(tensor)
         key = self._keys.get(same)
         if key is None:
             key, n = path or "value", 2
@@ -234,9 +249,52 @@ def items_of(node: Any) -> dict[Any, Any] | None:
     return dict(enumerate(node["items"])) if node[_MARK] in ("tuple", "list", "deque") else None
 
 
+def with_items(node: Any, items: Mapping[Any, Any]) -> Any:
+    """The JSON of a container like that of `node`, with the JSON of other items under its keys."""
+    if isinstance(node, list):
+        return list(items.values())
+    if _MARK not in node or node[_MARK] == "dict":
+        return mapping(items)
+    if node[_MARK] == "counter":
+        return {**mapping(items), _MARK: "counter"}
+    return {_MARK: node[_MARK], "items": list(items.values())}
+
+
 def mapping(items: Mapping[Any, Any]) -> Any:
     """The JSON of a mapping from plain keys to values of which this is the JSON."""
     return {_MARK: "dict", "items": [[key, node] for key, node in items.items()]}
+
+
+def known_of_optimizer(node: Any) -> dict[str, Any]:
+    """What was saved beside the items of the optimizer of which this is the JSON."""
+    is_marked = isinstance(node, dict) and _MARK in node
+    return dict(node.get(_OPTIMIZER, {})) if is_marked else {}
+
+
+def optimizers_in(node: Any) -> Iterator[Any]:
+    """The JSON of the optimizers in a tree of which something was saved beside their items."""
+    if known_of_optimizer(node):
+        yield node
+        return
+    for item in (items_of(node) or {}).values():
+        yield from optimizers_in(item)
+
+
+def with_optimizers_as_items(node: Any) -> Any:
+    """The JSON, in which what is known of optimizers is an item, as text."""
+    items = items_of(node)
+    if items is None or tensor_key(node) is not None:
+        return node
+    items = {key: with_optimizers_as_items(item) for key, item in items.items()}
+    known = known_of_optimizer(node)
+    return with_items(node, {**items, _OPTIMIZER_ITEM: json.dumps(known)} if known else items)
+
+
+def with_optimizers_beside(items: list[list[Any]]) -> dict[str, Any]:
+    """The JSON of a mapping of which these are the items, as `with_optimizers_as_items` has it."""
+    given = [item for key, item in items if key == _OPTIMIZER_ITEM]
+    node = {_MARK: "dict", "items": [pair for pair in items if pair[0] != _OPTIMIZER_ITEM]}
+    return {**node, _OPTIMIZER: json.loads(given[0])} if given else node
 
 
 def keys_in(node: Any) -> list[str]:

@@ -125,6 +125,19 @@ bool ElementsMeet(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return false;
 }
 
+// True if the first list of an op on lists has a tensor that is not on the device. PyTorch then
+// calls the op of each element, which has a device of its own.
+bool HasElementElsewhere(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind != ArgKind::kTensorList || !args[i].isList()) continue;
+    const auto items = args[i].toListRef();
+    return std::any_of(items.begin(), items.end(), [](const c10::IValue& item) {
+      return item.isTensor() && item.toTensor().defined() && !Buffer::IsOurs(item.toTensor());
+    });
+  }
+  return false;
+}
+
 }  // namespace
 
 void RunGeneric(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
@@ -140,7 +153,8 @@ void RunGeneric(SessionState& state, const OpInfo& op, torch::jit::Stack* stack)
     RunOnHost(state, op, stack);
     return;
   }
-  if (op.is_foreach && !op.written.empty() && ElementsMeet(op, args)) {
+  if (op.is_foreach && !op.is_out &&
+      (HasElementElsewhere(op, args) || (!op.written.empty() && ElementsMeet(op, args)))) {
     const at::AutoDispatchBelowADInplaceOrView below;
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CompositeExplicitAutograd),
                               stack);

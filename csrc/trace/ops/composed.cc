@@ -4,13 +4,18 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Reduction.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/multi_margin_loss.h>
 #include <ATen/ops/multi_margin_loss_backward.h>
 #include <ATen/ops/multilabel_margin_loss_backward.h>
 #include <ATen/ops/multilabel_margin_loss_forward.h>
 #include <ATen/ops/put.h>
+
+#include <algorithm>
+#include <vector>
 
 #include "csrc/trace/dispatch/record_generic.h"
 #include "csrc/trace/ops/choose_elements.h"
@@ -146,7 +151,52 @@ void MultiLabelMarginBackward(SessionState& state, const OpInfo& op, torch::jit:
                                                        at::Reduction::None, a[4].toTensor()));
 }
 
+// True for whole numbers of equal types and sizes, of which PyTorch's kernel on lists takes the
+// quotient towards zero. The op of a single tensor refuses them.
+bool DividesWholeNumbers(const Args& a) {
+  const std::vector<at::Tensor> self = a[0].toTensorVector();
+  const auto fits = [&](size_t i) {
+    const std::vector<at::Tensor> list = a[i].toTensorVector();
+    return std::equal(list.begin(), list.end(), self.begin(), self.end(),
+                      [](const at::Tensor& t, const at::Tensor& s) {
+                        return Buffer::IsOurs(t) && t.scalar_type() == s.scalar_type() &&
+                               t.sizes() == s.sizes();
+                      });
+  };
+  return std::all_of(self.begin(), self.end(),
+                     [](const at::Tensor& t) {
+                       return Buffer::IsOurs(t) &&
+                              at::isIntegralType(t.scalar_type(), /*includeBool=*/false);
+                     }) &&
+         fits(1) && fits(2);
+}
+
+void AddQuotients(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  Args a = PeekArguments(op, stack);
+  const std::vector<at::Tensor> self = a[0].toTensorVector();
+  const bool one = a[3].isScalar();
+  if (self.empty() || !DividesWholeNumbers(a) || (!one && a[3].toListRef().size() != self.size())) {
+    return RunGeneric(state, op, stack);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  torch::jit::drop(*stack, op.args.size());
+  const std::vector<at::Tensor> numerators = a[1].toTensorVector();
+  const std::vector<at::Tensor> denominators = a[2].toTensorVector();
+  std::vector<at::Tensor> results;
+  for (size_t k = 0; k < self.size(); ++k) {
+    const c10::Scalar value = one ? a[3].toScalar() : a[3].toListRef()[k].toScalar();
+    const at::Tensor quotient = at::div(numerators[k], denominators[k], "trunc");
+    const at::Tensor sum = at::add(self[k], quotient, value.to<int64_t>());
+    results.push_back(op.written.empty() ? sum : self[k].copy_(sum));
+  }
+  if (!op.result_alias.empty()) stack->push_back(c10::IValue(std::move(results)));
+}
+
 constexpr HandlerRow kComposedHandlers[] = {
+    {"aten::_foreach_addcdiv.Scalar", &AddQuotients, kReplayable},
+    {"aten::_foreach_addcdiv.ScalarList", &AddQuotients, kReplayable},
+    {"aten::_foreach_addcdiv_.Scalar", &AddQuotients, kReplayable},
+    {"aten::_foreach_addcdiv_.ScalarList", &AddQuotients, kReplayable},
     {"aten::as_strided_copy", &AsStridedCopy, kReplayable},
     {"aten::as_strided_scatter", &AsStridedScatter},
     {"aten::index_put_", &IndexPutInPlace, kReplayable},
