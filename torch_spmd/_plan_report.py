@@ -19,8 +19,9 @@ SHOWN = 5  # large values and collectives in a note
 
 
 def cells(row: plans.PlanRow) -> list[str]:
+    fits = "yes" if row.fits else f"NO, {debug._bytes(row.missing)} missing"
     return [
-        row.on, row.mesh, "yes" if row.fits else "NO", debug._bytes(row.hbm),
+        row.on, row.mesh, fits, debug._bytes(row.hbm),
         debug._bytes(row.memory), debug._bytes(row.arguments), debug._bytes(row.gradients),
         debug._bytes(row.activations), debug._bytes(row.gathered), debug._seconds(row.seconds),
         f"{debug._seconds(row.low)} … {debug._seconds(row.high)}", f"{100 * row.mfu:.1f} %",
@@ -32,7 +33,10 @@ def cells(row: plans.PlanRow) -> list[str]:
 def details(made: plans.Candidate) -> str:
     row = made.row
     head = f"{row.on}, {row.mesh}: " + "; ".join(made.placement or ["one device"])
-    lines = [head, "largest at the peak:"]
+    lines = [head]
+    if not row.fits:
+        lines.append(f"does not fit: {debug._bytes(row.missing)} are missing on each device")
+    lines.append("largest at the peak:")
     for v in made.largest[:SHOWN]:
         origin = f"{v.op} {v.line}".strip()
         lines.append(

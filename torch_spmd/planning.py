@@ -37,7 +37,7 @@ from torch_spmd import _C, _arguments, _plan_advice, _plan_trace, _training_step
 from torch_spmd._training_step import TrainingStep
 from torch_spmd.mesh import MOST_DEVICES
 from torch_spmd.plans import Candidate, PlanTable
-from torch_spmd.proposals import auto_shard
+from torch_spmd.proposals import best_on
 from torch_spmd.spec import PartitionSpec, SpecLike, to_spec
 
 
@@ -66,7 +66,8 @@ def plan(
             the first axis takes what the others leave. "auto" tries every way to divide the
             devices between the axes that `batch_spec` ("data" without it) and `specs` name.
         specs: rules as for `shard_module`; "auto" takes those that `spmd.auto_shard` proposes for
-            each machine, and its mesh if that is "auto", too.
+            each machine, and its mesh if that is "auto", too. Where nothing fits, it takes those
+            that need least.
         batch_spec: of every tensor of the batch, padded with None; by default its dimension 0 is
             sharded over the first axis.
         loss: `loss(module, *batch)`, or by name where the batch is a dict: the scalar to be
@@ -75,10 +76,10 @@ def plan(
             parameters; None plans the forward pass alone.
         autocast: "bf16", "f16" or a dtype.
 
-    Returns a `PlanTable`: whether it fits, HBM at the peak (arguments: parameters, the optimizer's
-    state, the batch; gradients; activations; gathered weights), seconds a step with the mean error
-    of the model as a band, MFU (see `debug.timeline`), communication that nothing hides, and bytes
-    that each device sends by mesh axis.
+    Returns a `PlanTable`: whether it fits, and what is missing (`row.missing`), HBM at the peak
+    (arguments: parameters, the optimizer's state, the batch; gradients; activations; gathered
+    weights), seconds a step with the mean error of the model as a band, MFU (see `debug.timeline`),
+    communication that nothing hides, and bytes that each device sends by mesh axis.
 
     Errors: TypeError and ValueError that name the argument; RuntimeError for a question about data
     (`spmd.answers`). Tensors that `build` made must not be used afterwards.
@@ -139,14 +140,15 @@ def _with_proposed_specs(
     parameters = 0
     for machine in machines:
         sizes = mesh if isinstance(mesh, str) else next(_meshes(mesh, machine, {}, batch_spec))
-        found = auto_shard(
+        found = best_on(
             build,
-            batch=step.batch,
-            on=machine["name"],
-            mesh=sizes,
-            loss=step.loss,
-            optimizer=step.optimizer,
-            autocast=step.autocast,
+            step.batch,
+            machine["name"],
+            sizes,
+            None,
+            step.loss,
+            step.optimizer,
+            step.autocast,
         )
         over = batch_spec if batch_spec is not None else PartitionSpec(tuple(found.batch) or None)
         table = _planned(build, step, [(machine, dict(found.mesh))], dict(found), over)

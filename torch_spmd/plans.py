@@ -34,6 +34,11 @@ class PlanRow(NamedTuple):
     exposed: float
     wire: dict[str, int]
 
+    @property
+    def missing(self) -> int:
+        """Bytes that a device has too few; 0 if it fits."""
+        return max(0, self.hbm - self.memory)
+
 
 class Sent(NamedTuple):
     """What one line sends in a step, by kind and axes; bytes of one device."""

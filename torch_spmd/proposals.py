@@ -142,6 +142,29 @@ def auto_shard(
         >>> found.estimate.fits, found.estimate.seconds <= found.runner_up.estimate.seconds
         (True, True)
     """
+    found = best_on(build, batch, on, mesh, specs, loss, optimizer, autocast)
+    best = found.alternatives[0].estimate
+    if not best.fits:
+        raise OutOfMemoryError(
+            f"auto_shard: nothing that was tried fits the {best.memory_bytes / 2**30:.2f} GiB of a "
+            f"device of {known_machine(on)['name']}; the least is {best.peak_bytes / 2**30:.2f} "
+            f"GiB, {_axes_text(found.alternatives[0].mesh)}, {found.alternatives[0].origin}: take "
+            "more devices, a smaller batch, or checkpointing"
+        )
+    return found
+
+
+def best_on(
+    build: nn.Module | Callable[[], nn.Module],
+    batch: Any,
+    on: str | None,
+    mesh: Mesh | Mapping[str, int] | str,
+    specs: Mapping[Pattern, SpecLike] | None,
+    loss: Callable[..., Tensor] | None,
+    optimizer: str | Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
+    autocast: str | torch.dtype | None,
+) -> Proposal:
+    """As `auto_shard`, whether it fits or not: then what needs least."""
     machine = known_machine(on)
     step = _training_step.read("auto_shard", batch, loss, optimizer, autocast)
     model = _built(build)
@@ -154,14 +177,6 @@ def auto_shard(
     finally:
         if nothing_waits:
             _forget()
-    best = alternatives[0].estimate
-    if not best.fits:
-        raise OutOfMemoryError(
-            f"auto_shard: nothing that was tried fits the {best.memory_bytes / 2**30:.2f} GiB of a "
-            f"device of {machine['name']}; the least is {best.peak_bytes / 2**30:.2f} GiB, "
-            f"{_axes_text(alternatives[0].mesh)}, {alternatives[0].origin}: take more devices, a "
-            "smaller batch, or checkpointing"
-        )
     return Proposal(alternatives, given)
 
 

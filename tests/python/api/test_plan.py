@@ -313,6 +313,27 @@ def test_proposed_specs(mesh):
         assert candidate.row.seconds == pytest.approx(proposed.estimate.seconds, rel=0.05)
 
 
+@pytest.mark.parametrize("mesh", [{"data": 8}, "auto"])
+def test_machines_that_are_too_small_for_every_proposal(mesh):
+    """They get a row with what is missing, next to machines that are not."""
+
+    def plan(on):
+        return spmd.plan(
+            lambda: nn.Sequential(*(nn.Linear(16384, 16384, bias=False) for _ in range(48))),
+            torch.empty(512, 16384, device="meta"), on=on, mesh=mesh, loss=loss,
+        )  # fmt: skip
+
+    table = plan(["v5e-8", "v5p-16"])
+    assert [(row.on, row.fits) for row in table] == [("v5p-16", True), ("v5e-8", False)]
+    fits, not_fits = table
+    assert fits.missing == 0 and not_fits.missing == not_fits.hbm - not_fits.memory > 0
+    missing = f"{not_fits.missing / 2**30:.1f} GiB"
+    assert f"NO, {missing} missing" in str(table)
+    alone = plan("v5e-8")
+    assert [row[:4] for row in alone] == [not_fits[:4]]
+    assert f"does not fit: {missing} are missing on each device" in str(alone.best)
+
+
 def test_gpus():
     [row] = planned(on="16xh100", mesh={"data": 2, "model": 8})
     assert row.fits and row.high - row.seconds == pytest.approx(0.2 * row.seconds)
