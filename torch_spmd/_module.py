@@ -60,8 +60,8 @@ class _NoInductor(type):
 
     def _refuse(cls) -> Any:
         raise NotImplementedError(
-            "torch_spmd: Inductor has no code generator for 'spmd', so that nothing is compiled "
-            "ahead of time; run the exported program itself: torch.export.export(…).module()"
+            "torch_spmd: Inductor has no code generator for 'spmd'; torch.compile(model) records "
+            "what it captures, and torch.export.export(…).module() runs what was exported"
         )
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:

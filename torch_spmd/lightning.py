@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning on the device: `Trainer(strategy=Strategy(mesh, batch="data"))`.
+"""Lightning on the device: `Trainer(strategy=Strategy(mesh, batch="data"))`, and
+`Fabric(strategy=FabricStrategy(mesh, batch="data"))`.
 
 `import torch_spmd.lightning` needs the package `lightning`; `import torch_spmd` does not import it.
 """
@@ -7,10 +8,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
+from lightning.fabric import strategies as fabric_strategies
+from lightning.fabric.plugins import precision as fabric_precision
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import accelerators, strategies
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor, nn
@@ -21,7 +25,7 @@ from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.spec import PartitionSpec
 from torch_spmd.tensors import mark_all
 
-__all__ = ["Accelerator", "Strategy"]
+__all__ = ["Accelerator", "FabricStrategy", "Strategy"]
 
 DEVICE = "spmd"
 
@@ -75,7 +79,59 @@ class Accelerator(accelerators.Accelerator):
         return DEVICE
 
 
-class Strategy(strategies.SingleDeviceStrategy):
+class _OneDevice:
+    """What the strategies of Trainer and of Fabric have in common: one logical device, a mesh, and
+    the axes over which batches are sharded; in a job, processes that do the same."""
+
+    def _read(self, mesh: Mesh | None, batch: Any, shard: Any) -> None:
+        caller = type(self).__name__
+        if shard is not None and not callable(shard):
+            raise TypeError(
+                f"{caller}: shard must be a function of the module; got {_arguments.shown(shard)}"
+            )
+        self.shard = shard
+        self.axes = (batch,) if isinstance(batch, str) else batch
+        if self.axes is not None:
+            mesh = mesh_or_global(caller, mesh)
+            given = _arguments.items(caller, "batch", self.axes, "an axis or a tuple of axes")
+            self.axes = tuple(checked_axis(caller, "batch", mesh, axis) for axis in given)
+        self.mesh = mesh
+
+    def _marked(self, batch: Any) -> Any:
+        """The batch, its tensors on the device sharded over the axes of `batch`."""
+        if self.axes is not None and self.mesh is not None:
+            tensors = [t for t in pytree.tree_leaves(batch) if isinstance(t, Tensor) and t.dim()]
+            mark_all(
+                self.mesh,
+                [
+                    (
+                        f"{type(self).__name__}: a batch",
+                        t,
+                        PartitionSpec(self.axes, *[None] * (t.dim() - 1)),
+                    )
+                    for t in tensors
+                    if t.device.type == DEVICE
+                ],
+            )
+        return batch
+
+    @property
+    def is_global_zero(self) -> bool:
+        return processes.process_index() == 0
+
+    def barrier(self, name: str | None = None) -> None:
+        if processes.process_count() > 1:
+            _C.say("", f"waits in Lightning ({name or 'barrier'})")
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What process `src` gives, which all of them get."""
+        if processes.process_count() == 1:
+            return obj
+        mine = pickle.dumps(obj) if processes.process_index() == src else b""
+        return pickle.loads(_C.gather_bytes(mine, "broadcasts in Lightning")[src])
+
+
+class Strategy(_OneDevice, strategies.SingleDeviceStrategy):
     """Trains on `spmd`: `Trainer(strategy=Strategy(mesh, batch="data"))`.
 
     Lightning sees one process with one device, so the loader gives global batches, nothing is
@@ -118,18 +174,7 @@ class Strategy(strategies.SingleDeviceStrategy):
         precision: Literal["16-mixed", "bf16-mixed"] | None = None,
         checkpoint_io: Any = None,
     ) -> None:
-        if shard is not None and not callable(shard):
-            raise TypeError(
-                f"Strategy: shard must be a function of the module; got {_arguments.shown(shard)}"
-            )
-        self.shard = shard
-        self.axes = (batch,) if isinstance(batch, str) else batch
-        if self.axes is not None:
-            mesh = mesh_or_global("Strategy", mesh)
-            what = "an axis or a tuple of axes"
-            given = _arguments.items("Strategy", "batch", self.axes, what)
-            self.axes = tuple(checked_axis("Strategy", "batch", mesh, axis) for axis in given)
-        self.mesh = mesh
+        self._read(mesh, batch, shard)
         super().__init__(
             DEVICE,
             Accelerator(),
@@ -153,21 +198,6 @@ class Strategy(strategies.SingleDeviceStrategy):
         super().setup_environment()
         self.global_rank = self.local_rank = processes.process_index()
 
-    @property
-    def is_global_zero(self) -> bool:
-        return processes.process_index() == 0
-
-    def barrier(self, name: str | None = None) -> None:
-        if processes.process_count() > 1:
-            _C.say("", f"waits in Lightning ({name or 'barrier'})")
-
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What process `src` gives, which all of them get."""
-        if processes.process_count() == 1:
-            return obj
-        mine = pickle.dumps(obj) if processes.process_index() == src else b""
-        return pickle.loads(_C.gather_bytes(mine, "broadcasts in Lightning")[src])
-
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
@@ -189,15 +219,79 @@ class Strategy(strategies.SingleDeviceStrategy):
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
     ) -> Any:
         """The batch on the device, its tensors sharded over the axes of `batch`."""
-        moved = super().batch_to_device(batch, device, dataloader_idx)
-        if self.axes is not None and self.mesh is not None:
-            tensors = [t for t in pytree.tree_leaves(moved) if isinstance(t, Tensor) and t.dim()]
-            mark_all(
-                self.mesh,
-                [
-                    ("Strategy: a batch", t, PartitionSpec(self.axes, *[None] * (t.dim() - 1)))
-                    for t in tensors
-                    if t.device.type == DEVICE
-                ],
-            )
-        return moved
+        return self._marked(super().batch_to_device(batch, device, dataloader_idx))
+
+
+class FabricStrategy(_OneDevice, fabric_strategies.SingleDeviceStrategy):
+    """Trains on `spmd`: `Fabric(strategy=FabricStrategy(mesh, batch="data"))`.
+
+    The arguments are those of `Strategy`; `shard` is called with each module that Fabric sets up.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> from lightning import Fabric
+        >>> from torch_spmd.lightning import FabricStrategy
+        >>> mesh = spmd.make_mesh((8,), ("data",))
+        >>> fabric = Fabric(strategy=FabricStrategy(mesh, batch="data"))
+        >>> fabric.setup(torch.nn.Linear(4, 4)).weight.device
+        device(type='spmd', index=0)
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh | None = None,
+        batch: str | tuple[str, ...] | None = None,
+        *,
+        shard: Callable[[nn.Module], Any] | None = None,
+        precision: Literal["16-mixed", "bf16-mixed"] | None = None,
+        checkpoint_io: Any = None,
+    ) -> None:
+        self._read(mesh, batch, shard)
+        mixed = None if precision is None else fabric_precision.MixedPrecision(precision, DEVICE)
+        super().__init__(DEVICE, Accelerator(), checkpoint_io, mixed)
+        self.global_rank = self.local_rank = processes.process_index()
+
+    @property
+    def precision(self) -> Any:
+        return super().precision
+
+    @precision.setter
+    def precision(self, plugin: Any) -> None:
+        # Fabric makes one for "cuda" for every accelerator but the CPU.
+        if isinstance(plugin, fabric_precision.MixedPrecision) and plugin.device != DEVICE:
+            plugin = fabric_precision.MixedPrecision(plugin.precision, DEVICE)
+        self._precision = plugin
+
+    def module_to_device(self, module: nn.Module) -> None:
+        super().module_to_device(module)
+        if self.shard is not None:
+            self.shard(module)
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """A loader whose batches are on the device, and sharded over the axes of `batch`."""
+        return _Batches(dataloader, self)
+
+    def save_checkpoint(self, path: Any, state: dict[str, Any], *args: Any, **options: Any) -> None:
+        """All processes read the tensors, and process 0 writes them."""
+        whole = {
+            key: _trainers.on_host(value.state_dict() if hasattr(value, "state_dict") else value)
+            for key, value in state.items()
+        }
+        super().save_checkpoint(path, whole, *args, **options)
+        self.barrier("save_checkpoint")
+
+
+class _Batches:
+    """A loader with the attributes of another, whose batches it moves and marks."""
+
+    def __init__(self, loader: Any, strategy: FabricStrategy) -> None:
+        vars(self).update(vars(loader))
+        self._loader, self._strategy = loader, strategy
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            moved = move_data_to_device(batch, self._strategy.root_device)
+            yield self._strategy._marked(moved)

@@ -281,6 +281,65 @@ def test_lightning_trains():
     ]
 
 
+@needs("lightning")
+def test_fabric_trains():
+    script = """
+    import tempfile
+    import torch
+    from lightning import Fabric
+    from torch import nn
+    import torch_spmd as spmd
+    from torch_spmd.lightning import FabricStrategy
+
+    mesh = spmd.make_mesh((8,), ("data",))
+    path = tempfile.mkdtemp() + "/one.ckpt"
+
+    def train(resume=False, **options):
+        fabric = Fabric(**options)
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 8))
+        model = fabric.setup(inner)
+        optimizer = fabric.setup_optimizers(torch.optim.AdamW(model.parameters(), 1e-2))
+        data = torch.utils.data.DataLoader(torch.randn(32, 16), batch_size=8)
+        losses = []
+        if resume:
+            assert fabric.load(path, {"model": model, "optimizer": optimizer}) == {"steps": 4}
+        for x in fabric.setup_dataloaders(data):
+            loss = model(x).square().mean()
+            fabric.backward(loss)
+            fabric.clip_gradients(model, optimizer, max_norm=1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        fabric.save(path, {"model": model, "optimizer": optimizer, "steps": 4})
+        return losses, x, inner[0].weight
+
+    def strategy(**options):
+        return FabricStrategy(mesh, "data", shard=lambda m: spmd.fsdp(m, mesh), **options)
+
+    cpu, *_ = train(accelerator="cpu", devices=1)
+    more, *_ = train(accelerator="cpu", devices=1, resume=True)
+    ours, x, weight = train(strategy=strategy())
+    torch.testing.assert_close(ours, cpu)
+    for tensor in (x, weight):
+        assert spmd.sharding_of(tensor).spec == spmd.P("data", None)
+    torch.testing.assert_close(train(strategy=strategy(), resume=True)[0], more)
+    for options in ({"strategy": strategy(), "precision": "bf16-mixed"},
+                    {"strategy": strategy(precision="bf16-mixed")},
+                    {"strategy": FabricStrategy(precision="16-mixed")}):
+        half, *_ = train(**options)
+        assert half != ours
+        torch.testing.assert_close(half, cpu, rtol=2e-2, atol=2e-2)
+    try:
+        FabricStrategy(mesh, "none")
+    except ValueError as error:
+        print("RESULT", __import__("json").dumps(str(error)))
+"""
+    assert results(script) == [
+        "FabricStrategy: batch: mesh [data=8] has no axis 'none'; its axis is 'data'"
+    ]
+
+
 def marked(**where):
     module = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)).to("spmd")
     mesh = spmd.make_mesh((4,), ("x",))
