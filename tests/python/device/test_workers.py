@@ -138,3 +138,16 @@ assert os.wait()[1] == 0
 """,
         OMP_NUM_THREADS="2",
     )
+
+
+def test_import_starts_no_thread():
+    lines = lines_of(
+        """
+import os, torch
+before = os.listdir("/proc/self/task")
+import torch_spmd
+print(before == os.listdir("/proc/self/task"))
+""",
+        OMP_NUM_THREADS="2",
+    )
+    assert lines == ["True"]
