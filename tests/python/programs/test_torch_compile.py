@@ -305,7 +305,7 @@ def test_checkpoints_in_what_is_captured_keep_the_random_state(selective):
 def test_ahead_of_time_compilation_is_refused_in_a_sentence():
     x = torch.ones(2, 4, device="spmd")
     exported = torch.export.export(nn.Linear(4, 4).to("spmd"), (x,))
-    with pytest.raises(Exception, match="Inductor has no code generator for 'spmd'; torch.compile"):
+    with pytest.raises(Exception, match="Inductor has no code generator for 'spmd'"):
         torch._inductor.aot_compile(exported.module(), (x,))
     # It still compiles for others.
     assert torch._inductor.codegen.common.get_scheduling_for_device("cpu") is not None

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import torch
+
 from torch_spmd import _options
 
 
