@@ -12,38 +12,36 @@ Environment variables:
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-TORCH_WANTED = "2.13.0"
-TORCH_RANGE = ((2, 11), (2, 13))
+_versions = SimpleNamespace(**runpy.run_path(str(ROOT / "torch_spmd" / "_versions.py")))
 
 
 def installed_torch() -> str:
     """The version of the torch that this interpreter imports, or an error that says what to do."""
-    try:
-        import torch
-    except ImportError:
+    version = _versions.installed()
+    if version is None:
         raise SystemExit(
             f"torch_spmd builds against an installed torch, and {sys.executable} has none.\n"
-            f"Run: pip install torch=={TORCH_WANTED}\n"
+            f"Run: pip install torch=={_versions.RECOMMENDED}\n"
             "then: pip install --no-build-isolation .\n"
             "(pip's build isolation hides an installed torch, hence the option.)"
-        ) from None
-    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    low, high = TORCH_RANGE
-    if not low <= (major, minor) <= high:
-        raise SystemExit(
-            f"torch_spmd supports torch {low[0]}.{low[1]} to {high[0]}.{high[1]}; "
-            f"found {torch.__version__}.\nRun: pip install torch=={TORCH_WANTED}"
         )
-    return str(torch.__version__)
+    if _versions.minor(version) < _versions.minor(_versions.OLDEST):
+        raise SystemExit(
+            f"torch_spmd needs torch {_versions.OLDEST} or later; found {version}.\n"
+            f"Run: pip install torch=={_versions.RECOMMENDED}"
+        )
+    return str(version)
 
 
 def required_program(name: str) -> str:
@@ -58,13 +56,14 @@ def required_program(name: str) -> str:
 class CMakeBuild(build_ext):
     """Configures and builds the target `_C`, and copies it where setuptools expects it.
 
-    The CMake folder build/<interpreter> is kept, so a second build compiles only what changed.
+    The CMake folder, one for each interpreter and version of torch, is kept, so a second build
+    compiles only what changed. So is the extension: one checkout serves several versions.
     """
 
     def build_extension(self, ext: Extension) -> None:
         torch_version = installed_torch()
         cmake, ninja = required_program("cmake"), required_program("ninja")
-        folder = ROOT / "build" / str(sys.implementation.cache_tag)
+        folder = ROOT / _versions.build_folder(torch_version)
         folder.mkdir(parents=True, exist_ok=True)
         self.forget_other_torch(folder, torch_version)
 
@@ -89,8 +88,14 @@ class CMakeBuild(build_ext):
         )
         (built,) = (folder / "csrc" / "python").glob("_C*.so")
         target = Path(self.get_ext_fullpath(ext.name))
-        target.parent.mkdir(parents=True, exist_ok=True)
+        for stale in target.parent.parent.glob("_torch_*"):  # of a version that was built before
+            shutil.rmtree(stale)
+        target.parent.mkdir(parents=True)
         shutil.copy2(built, target)
+
+    def copy_extensions_to_source(self) -> None:
+        (ROOT / "torch_spmd" / _FOLDER).mkdir(exist_ok=True)
+        super().copy_extensions_to_source()
 
     @staticmethod
     def forget_other_torch(folder: Path, torch_version: str) -> None:
@@ -102,10 +107,13 @@ class CMakeBuild(build_ext):
             stamp.write_text(made_for)
 
 
+# Without torch the build ends with an error that says so.
+_FOLDER = _versions.extension_folder(_versions.installed() or "")
+
 setup(
     packages=find_packages(include=["torch_spmd", "torch_spmd.*"]),
     py_modules=["torch_spmd_autoload"],
     package_data={"torch_spmd": ["py.typed", "*.pyi"]},
-    ext_modules=[Extension("torch_spmd._C", sources=[])],
+    ext_modules=[Extension(f"torch_spmd.{_FOLDER}._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

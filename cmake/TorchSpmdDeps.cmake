@@ -24,6 +24,12 @@ if(TORCH_SPMD_TESTS)
 endif()
 
 if(TORCH_SPMD_TORCH)
+  # OLDEST, NEWEST and RECOMMENDED versions of torch.
+  file(STRINGS torch_spmd/_versions.py torch_versions REGEX "^[A-Z]+ = ")
+  foreach(line ${torch_versions})
+    string(REGEX MATCH "^([A-Z]+) = \"(.*)\"" line "${line}")
+    set(torch_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
+  endforeach()
   find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
   execute_process(
     COMMAND ${Python3_EXECUTABLE} -c
@@ -31,16 +37,19 @@ if(TORCH_SPMD_TORCH)
     OUTPUT_VARIABLE torch_probe OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_missing)
   if(torch_missing)
     message(FATAL_ERROR "torch_spmd builds against an installed torch; "
-      "install torch==2.13.0 into ${Python3_EXECUTABLE} first.")
+      "install torch==${torch_RECOMMENDED} into ${Python3_EXECUTABLE} first.")
   endif()
   string(REPLACE "\n" ";" torch_probe "${torch_probe}")
   list(GET torch_probe 0 TORCH_SPMD_TORCH_VERSION)
   list(GET torch_probe 1 TORCH_INSTALL_PREFIX)
   list(GET torch_probe 2 torch_new_abi)
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_minor "${TORCH_SPMD_TORCH_VERSION}")
-  if(torch_minor VERSION_LESS 2.11 OR torch_minor VERSION_GREATER 2.13)
-    message(FATAL_ERROR "torch_spmd supports torch 2.11 to 2.13; "
-      "found ${TORCH_SPMD_TORCH_VERSION}. Install torch==2.13.0.")
+  if(torch_minor VERSION_LESS torch_OLDEST)
+    message(FATAL_ERROR "torch_spmd needs torch ${torch_OLDEST} or later; "
+      "found ${TORCH_SPMD_TORCH_VERSION}. Install torch==${torch_RECOMMENDED}.")
+  elseif(torch_minor VERSION_GREATER torch_NEWEST)
+    message(WARNING "torch_spmd is tested with torch ${torch_OLDEST} to ${torch_NEWEST}, "
+      "and this is ${TORCH_SPMD_TORCH_VERSION}; it may work, and tests/python finds what does not.")
   endif()
   # Not find_package(Torch): that of a CUDA build asks for a CUDA toolkit, of which nothing here needs
   # a header.

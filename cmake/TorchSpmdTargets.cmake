@@ -72,7 +72,7 @@ function(spmd_python_module folder)
   endforeach()
   target_link_libraries(_C PRIVATE ${TORCH_LIBRARIES} ${TORCH_PYTHON_LIBRARY})
   set_target_properties(_C PROPERTIES BUILD_WITH_INSTALL_RPATH ON
-                                      INSTALL_RPATH "$ORIGIN/../torch/lib")
+                                      INSTALL_RPATH "$ORIGIN/../../torch/lib")
   spmd_compile_options(_C)
   spmd_unity(_C ${sources})
   if(NOT TORCH_SPMD_UNITY)

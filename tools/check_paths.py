@@ -17,12 +17,12 @@ _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 _PATH = re.compile(r"`([\w.<*{][\w./*<>{},-]*)`")
 _NAMED = re.compile(r"`([\w:]+)` in\s+`([\w./]+)`")
 _BRACES = re.compile(r"\{([^}]*)\}")
-_IGNORED = {".venv", "node_modules"}
+_IGNORED = (".venv", "node_modules", "build")
 
 
 def documents(root: Path) -> list[Path]:
-    found = [p for p in root.rglob("*.md") if not _IGNORED & set(p.relative_to(root).parts)]
-    return sorted(p for p in found if not p.relative_to(root).parts[0].startswith("build"))
+    found = sorted(root.rglob("*.md"))
+    return [p for p in found if not p.relative_to(root).parts[0].startswith(_IGNORED)]
 
 
 def spellings(path: str) -> list[str]:

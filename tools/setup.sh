@@ -2,12 +2,17 @@
 # Sourced by tools/train and tools/test: system packages, .venv, torch. Everything is skipped where
 # it is there already.
 #
-#   PYTHON   the interpreter to make .venv from (default: python3.11, else python3 if 3.10 or later)
+#   TORCH    what pip installs (default: torch==2.13.0)
+#   PYTHON   the interpreter (default: python3.11, else python3 if 3.10 or later)
+#
+# Another torch or Python than the default has an environment and a build folder of its own:
+# `TORCH=torch==2.15.0 PYTHON=python3.12 tools/test` uses .venv-2.15.0-py3.12.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-TORCH=torch==2.13.0
+DEFAULT_TORCH=torch==2.13.0
+TORCH="${TORCH:-$DEFAULT_TORCH}"
 BUILD_PACKAGES="cmake>=3.18 ninja setuptools>=77 wheel"
 
 say() { printf '\n==> %s\n' "$*"; }
@@ -35,39 +40,47 @@ and start this command again."
     "${missing[@]}"
 }
 
-# The interpreter for .venv. Python 3.11 is what the project is tested with.
+# find_python CANDIDATE… : the first that is Python 3.10 or later.
 find_python() {
   local candidate
-  for candidate in ${PYTHON:-python3.11 python3}; do
+  for candidate in "$@"; do
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
       command -v "$candidate"
       return
     fi
   done
-  die "no Python 3.10 or later found. Install Python 3.11 (Debian 12: apt-get install python3.11 \
-python3.11-venv python3.11-dev), or set PYTHON to one."
+  return 1
 }
 
+short_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
+
+# The environment's name says what is not the default. Python 3.11 is what the project is tested with.
 make_venv() {
-  if [ ! -x .venv/bin/python ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
-    local python
-    python="$(find_python)"
-    say "Making .venv from $python"
-    "$python" -m venv --clear .venv || die "$python cannot make a virtual environment. On Debian: \
-apt-get install $("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
+  local default python
+  default="$(find_python python3.11 python3 || true)"
+  python="$(find_python "${PYTHON:-$default}")" || die "no Python 3.10 or later found. Install \
+Python 3.11 (Debian 12: apt-get install python3.11 python3.11-venv python3.11-dev), or set PYTHON to one."
+  VENV=.venv
+  [ "$TORCH" = "$DEFAULT_TORCH" ] || VENV+="-${TORCH#torch==}"
+  if [ -n "$default" ] && [ "$(short_version "$python")" != "$(short_version "$default")" ]; then
+    VENV+="-py$(short_version "$python")"
   fi
-  PATH="$PWD/.venv/bin:$PATH"
+  if [ ! -x "$VENV/bin/python" ] || ! "$VENV/bin/python" -c 'import pip' 2>/dev/null; then
+    say "Making $VENV from $python"
+    "$python" -m venv --clear "$VENV" || die "$python cannot make a virtual environment. On Debian: \
+apt-get install python$(short_version "$python")-venv"
+  fi
+  PATH="$PWD/$VENV/bin:$PATH"
   export PATH
 }
 
 # install PACKAGE… : with pip, torch pinned, so that nothing can move it.
 install() {
-  echo "$TORCH" > .venv/constraints.txt
-  local stamp=".venv/installed-$(printf '%s\n' "$TORCH" "$@" | cksum | cut -d' ' -f1)"
+  echo "$TORCH" > "$VENV/constraints.txt"
+  local stamp="$VENV/installed-$(printf '%s\n' "$TORCH" "$@" | cksum | cut -d' ' -f1)"
   [ -e "$stamp" ] && return 0
   say "Installing $*"
-  pip install --quiet --disable-pip-version-check -c .venv/constraints.txt "$@"
-  touch "$stamp"
+  pip install --quiet --disable-pip-version-check -c "$VENV/constraints.txt" "$@" && touch "$stamp"
 }
 
 # Needed to build: a compiler, Abseil, torch.
@@ -77,9 +90,8 @@ setup_product() {
   [ -n "$(command -v python3.11 || command -v python3)" ] || packages+=(python3 python3-venv python3-dev)
   system_packages "${packages[@]}" "$@"
   make_venv
-  install "$TORCH" numpy
   # shellcheck disable=SC2086
-  install $BUILD_PACKAGES
+  install "$TORCH" numpy && install $BUILD_PACKAGES
 }
 
 # Compiled files are kept in ccache's folder for other builds and other checkouts (~/.cache/ccache

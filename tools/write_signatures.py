@@ -8,7 +8,7 @@
 The core knows nothing of LibTorch, checks graphs against these texts, and compiles only if each op
 in the list has one row, in the table of its family (csrc/rules/families.h). A new op comes into the
 list first: with this tool or, if PyTorch does not know it yet (`spmd::…`), by hand. Ops that users
-define and register rules for are not in it.
+define and register rules for are not in it. An op that the installed PyTorch lacks keeps its line.
 """
 
 from __future__ import annotations
@@ -29,14 +29,20 @@ HEADER = """\
 """
 
 
+def table() -> dict[str, tuple[str, str]]:
+    """By op: its family and its schema, as they are written now."""
+    rows = re.findall(r'{Family::(\w+), "(([^(]+).*)"},\n', TABLE.read_text())
+    return {op: (family, schema) for family, schema, op in rows}
+
+
 def families() -> dict[str, str]:
     """By op: its family."""
-    return {op: family for family, op in re.findall(r'{Family::(\w+), "([^(]+)', TABLE.read_text())}
+    return {op: family for op, (family, _) in table().items()}
 
 
 def text(family_of: dict[str, str]) -> str:
-    """The table."""
-    schemas = {}
+    """The table. Errors: SystemExit for an op that neither PyTorch nor the table knows."""
+    schemas = {op: schema for op, (_, schema) in table().items()}
     for schema in torch._C._jit_get_all_schemas():
         name = schema.name + ("." + schema.overload_name if schema.overload_name else "")
         schemas[name] = str(schema).replace("\\", "\\\\").replace('"', '\\"')

@@ -16,6 +16,7 @@ import os
 from torch_spmd import _loading
 
 _loading.check_interpreter()
+_loading.find_extension(__path__)
 
 from torch_spmd import _device  # noqa: E402
 

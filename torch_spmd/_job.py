@@ -119,8 +119,16 @@ def gpu(index: int) -> tuple[str, str, bool, bool]:
 
 
 def group_of_gpus() -> Any:
-    """The group through which tiles go from GPU to GPU. Collective."""
-    return _new_group("nccl", "tiles")
+    """The group through which tiles go from GPU to GPU. Collective.
+
+    Its backend is ProcessGroupNCCL, which `csrc/runtime/peers_c10d.cc` is written for. Since
+    PyTorch 2.15 "nccl" is another one, which takes the GPU from LOCAL_RANK and has watches of its
+    own, and "nccl-legacy" is this one.
+    """
+    from importlib.metadata import entry_points
+
+    names = {backend.name for backend in entry_points(group="torch.distributed.backends")}
+    return _new_group("nccl-legacy" if "nccl-legacy" in names else "nccl", "tiles")
 
 
 @contextlib.contextmanager

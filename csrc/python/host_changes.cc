@@ -46,9 +46,15 @@ py::object WeakReference(py::handle object) {
 
 // The object to which a weak reference refers, or null.
 py::object Referent(py::handle reference) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* object = nullptr;
+  PyWeakref_GetRef(reference.ptr(), &object);
+  return py::reinterpret_steal<py::object>(object);
+#else  // which Python 3.15 has no more
   PyObject* const object = PyWeakref_GetObject(reference.ptr());
   return object == nullptr || object == Py_None ? py::object()
                                                 : py::reinterpret_borrow<py::object>(object);
+#endif
 }
 
 bool IsOurs(py::handle object) {

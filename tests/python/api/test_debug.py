@@ -3,14 +3,13 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 import torch
 from processes import run_python, run_script
 
 import torch_spmd as spmd
-from torch_spmd import _C
+from torch_spmd import _C, _versions
 
 
 @pytest.fixture
@@ -124,7 +123,7 @@ def test_save_repro_and_trace(product, root, tmp_path):
     spmd.debug.save_repro(tmp_path / "graph.txt")
     text = (tmp_path / "graph.txt").read_text()
     assert "graph {" in text and "aten::mm" in text
-    [spmd_opt] = root.glob(f"build/{sys.implementation.cache_tag}/tools/spmd_opt/spmd-opt")
+    spmd_opt = root / _versions.build_folder(torch.__version__) / "tools/spmd_opt/spmd-opt"
     checked = subprocess.run(
         [spmd_opt, "--pass=check", tmp_path / "graph.txt"], capture_output=True, text=True
     )

@@ -196,6 +196,12 @@ class Program:
             return results, ends and torch.autograd.grad(ends, sources, ones, allow_unused=True)
 
 
+def is_there(op):
+    """Whether the installed PyTorch has the op: others come and go."""
+    name, _, overload = op.partition(".")
+    return overload in [s.overload_name for s in torch._C._jit_get_schemas_for_operator(name)]
+
+
 def test_rules_hold_for_every_sharding(outcome):
     compared, differ, _ = outcome
     assert not differ, f"{len(differ)} differ:\n" + "\n".join(differ[:20])
@@ -209,7 +215,7 @@ def test_ops_that_run_on_the_host_are_traced(outcome):
 
 def test_every_rule_is_checked(outcome):
     compared, _, _ = outcome
-    rules = {op for op in _C.rule_ops() if op.startswith(("aten::", "spmd::"))}
+    rules = {op for op in _C.rule_ops() if op.startswith(("aten::", "spmd::")) and is_there(op)}
     unchecked = rules - set(_C.rewritten_ops()) - set(+compared)
     assert unchecked - set(UNCHECKED) == set(), "nothing checks these rules"
-    assert set(UNCHECKED) - unchecked == set(), "take these out of UNCHECKED"
+    assert set(UNCHECKED) & rules - unchecked == set(), "take these out of UNCHECKED"

@@ -118,8 +118,8 @@ STRUCTURAL = ("_upsample", "arange", "nn_functional_interpolate", "nn_functional
 
 
 def is_structural(name: str, leaf: Leaf) -> bool:
-    """Whether one program per number is expected."""
-    return leaf.name == "scale_factor" or name.startswith(STRUCTURAL)
+    """Whether one program per number is expected: `norm` has a gradient for each order."""
+    return leaf.name == "scale_factor" or name == "norm" or name.startswith(STRUCTURAL)
 
 
 def sweep(names: list[str], limit: int = 4) -> int:

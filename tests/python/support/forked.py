@@ -152,6 +152,9 @@ def _serve() -> tuple[types.CodeType, dict[str, Any]]:
     """Forks a process for every line that it reads. Returns in these, with a program and its
     globals, and in the server when there are no more lines."""
     import numpy as np
+
+    # Triton, which nothing here uses, would tell every copy's stderr what it has left behind.
+    sys.modules["triton"] = None
     import torch._dynamo  # noqa: F401  (which optimizers import)
 
     assert "torch_spmd" not in sys.modules

@@ -81,10 +81,10 @@ def with_gradient(function, tree):
 
 
 def compare_ops(compared, dtype, number):
-    for place, name in enumerate(ops_of(dtype)):
+    for name in ops_of(dtype):
         if not rotation.is_chosen(name):
             continue
-        layout = list(LAYOUTS)[place % len(LAYOUTS)]
+        layout = list(LAYOUTS)[rotation.place(name, len(LAYOUTS))]
         for sample in evenly(samples(OPS[name], dtype), number):
             tree = ((sample.input, *sample.args), dict(sample.kwargs))
             for laid in (tree, tree_map(lambda t, at=layout: laid_out(t, at), tree)):

@@ -96,6 +96,8 @@ ELEMENTWISE = [
     call("lift_fresh_copy", X),
 ]
 
+DISTANCES = [call("_euclidean_dist", X, Y, dim=dim) for dim in (0, 1)]
+
 REDUCTIONS = [
     call("norm.Scalar", X, 3),
     call("norm.ScalarOpt_dtype", X, 2, dtype=torch.float64),
@@ -324,6 +326,7 @@ CALLS = [
     *POLYNOMIALS,
     *SCALARS,
     *ELEMENTWISE,
+    *DISTANCES,
     *REDUCTIONS,
     *SCANS,
     *GRADIENTS,

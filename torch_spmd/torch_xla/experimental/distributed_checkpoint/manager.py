@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import os
 import pickle
@@ -28,6 +30,13 @@ from torch_spmd.torch_xla.experimental.distributed_checkpoint.planners import (
 )
 
 _METADATA = ".manager_metadata"  # in the folder of each checkpoint
+
+
+def _fsspec_filesystem() -> Any:
+    """PyTorch's module of this name, whose name is private before PyTorch 2.15."""
+    name = "torch.distributed.checkpoint.{}fsspec_filesystem"
+    found = importlib.util.find_spec(name.format(""))
+    return importlib.import_module(name.format("" if found else "_"))
 
 
 @dataclass
@@ -73,7 +82,7 @@ class CheckpointManager:
         self.max_to_keep = max_to_keep
         self.num_of_threads = num_of_threads or 1
         self.chkpt_on_preemption = chkpt_on_preemption
-        self.pg = process_group or dist.new_group()
+        self.pg: Any = process_group or dist.new_group()
         self._pool = ThreadPoolExecutor(max_workers=1)
         self._places = threading.Semaphore(max_pending_async)
         self._futures: list[Future[None]] = []
@@ -114,12 +123,11 @@ class CheckpointManager:
 
     def _save(self, step: int, state_dict: Any) -> None:
         import fsspec
-        from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
         with self._writing:
             self._delete(step)
             self._tracked = [m for m in self._tracked if m.step != step]
-            writer = FsspecWriter(
+            writer = _fsspec_filesystem().FsspecWriter(
                 self._path(step), thread_count=self.num_of_threads, per_thread_copy_ahead=0
             )
             save(
@@ -173,13 +181,11 @@ class CheckpointManager:
 
         Errors: AssertionError for a step that is not there.
         """
-        from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
-
         steps = self.all_steps()
         assert step in steps, f"Cannot restore from untracked step {step}. Valid steps are: {steps}"
         load(
             state_dict,
-            storage_reader=FsspecReader(self._path(step)),
+            storage_reader=_fsspec_filesystem().FsspecReader(self._path(step)),
             planner=SPMDLoadPlanner(),
             process_group=self.pg,
         )
