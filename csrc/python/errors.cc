@@ -6,9 +6,8 @@
 #include "torch/csrc/Exceptions.h"
 
 namespace spmd::python {
-namespace {
 
-void Translate(std::exception_ptr error) {
+void SetError(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
   } catch (python_error& e) {
@@ -29,8 +28,6 @@ void Translate(std::exception_ptr error) {
   }
 }
 
-}  // namespace
-
-void init_errors(py::module& m) { py::register_local_exception_translator(&Translate); }
+void init_errors(py::module& m) { py::register_local_exception_translator(&SetError); }
 
 }  // namespace spmd::python

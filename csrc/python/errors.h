@@ -4,11 +4,17 @@
 // bindings would raise, with the message only.
 #pragma once
 
+#include <exception>
+
 #include "csrc/trace/device/status_to_exception.h"
 
 namespace spmd::python {
 
 using trace::ThrowIfError;
 using trace::ValueOrThrow;
+
+// Sets Python's error to what a binding that throws `error` raises. Throws an error of another kind
+// again.
+void SetError(std::exception_ptr error);
 
 }  // namespace spmd::python

@@ -4,7 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "csrc/python/errors.h"
 #include "csrc/python/processes.h"
+#include "csrc/trace/api/session.h"
 #include "torch/csrc/Exceptions.h"
 #include "torch/csrc/utils/pybind.h"
 
@@ -99,6 +101,26 @@ void RaiseSignal(const std::string& note) {
   throw error;
 }
 
+// Runs in the main thread, between two instructions of Python code.
+int RunDroppedStep(void*) {
+  try {
+    trace::ThrowIfError(trace::Session::Get().GradientsDropped());
+    return 0;
+  } catch (const c10::Error&) {
+    SetError(std::current_exception());
+  } catch (const python_error&) {
+    SetError(std::current_exception());
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+  return -1;
+}
+
+void GradientsDropped() {
+  // If too many calls wait, the next use of the device runs the step.
+  if (Py_IsInitialized()) Py_AddPendingCall(&RunDroppedStep, nullptr);
+}
+
 }  // namespace
 
 trace::PythonHooks MakePythonHooks(std::vector<std::string> library_folders) {
@@ -110,6 +132,7 @@ trace::PythonHooks MakePythonHooks(std::vector<std::string> library_folders) {
   hooks.warn = &Warn;
   hooks.signalled = &Signalled;
   hooks.raise_signal = &RaiseSignal;
+  hooks.gradients_dropped = &GradientsDropped;
   hooks.join_job = &JoinJob;
   return hooks;
 }

@@ -10,7 +10,7 @@ void init_errors(py::module& m);
 void init_options(py::module& m);
 void init_mesh(py::module& m);
 void init_device(py::module& m);
-void init_host_changes(py::module& m);
+void init_optimizers(py::module& m);
 void init_tensors(py::module& m);
 void init_region(py::module& m);
 void init_debug(py::module& m);

@@ -8,7 +8,7 @@ PYBIND11_MODULE(_C, m) {
   spmd::python::init_options(m);
   spmd::python::init_mesh(m);
   spmd::python::init_device(m);
-  spmd::python::init_host_changes(m);
+  spmd::python::init_optimizers(m);
   spmd::python::init_tensors(m);
   spmd::python::init_region(m);
   spmd::python::init_debug(m);

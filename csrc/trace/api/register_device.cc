@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/api/register_device.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/DeviceGuard.h>
@@ -118,6 +119,23 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 #endif
 };
 
+// Memory of the host for copies to and from the device: ordinary memory, of which nothing is kept.
+struct HostAllocator final : at::HostAllocator {
+  c10::DataPtr allocate(size_t bytes) override { return Ordinary().allocate(bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return Ordinary().raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  bool record_event(void*, void*, c10::Stream) override { return true; }
+  void empty_cache() override {}
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+
+ private:
+  static c10::Allocator& Ordinary() { return *c10::GetAllocator(c10::DeviceType::CPU); }
+};
+
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -141,7 +159,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Device getDeviceFromPtr(void*) const override { return TheDevice(); }
   bool isPinnedPtr(const void*) const override { return false; }
   c10::Allocator* getPinnedMemoryAllocator() const override {
-    return c10::GetAllocator(c10::DeviceType::CPU);
+    static auto* const allocator = new HostAllocator;
+    return allocator;
   }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     SessionLock lock;

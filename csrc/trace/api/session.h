@@ -66,8 +66,6 @@ struct PendingCalls {
 };
 
 struct SessionState;
-struct GradientHabit;
-using GradientHabitPtr = std::shared_ptr<GradientHabit>;
 
 class Session {
  public:
@@ -130,24 +128,21 @@ class Session {
   absl::Status Sync(bool wait);
   // Waits until no program runs or waits. Runs nothing and reports nothing.
   void WaitForPrograms();
-  // Called by the hooks around an optimizer's step (csrc/trace/session/optimizer_step.h). `changes`
-  // will hold what the step changes on the host. A step that waits is run first. The end of a step
-  // is a cut, unless inside a backward pass; it waits until `gradients`, which the optimizer's
-  // parameters hold, are dropped (csrc/trace/run/end_of_step.h). Errors: those of the cut; the
-  // failure by which the step was lost before it began.
-  absl::Status OptimizerBegins(const void* optimizer, HostChangesPtr changes);
-  absl::Status OptimizerStepped(const void* optimizer, absl::Span<const at::Tensor> gradients,
-                                GradientHabitPtr habit);
-  // Called when an optimizer or a module has zeroed gradients: runs the step that waits, if that
-  // was for the last of them. Errors: those of the cut.
-  absl::Status GradientsZeroed();
+  // Called by the hooks around an optimizer's step (csrc/trace/session/optimizer_step.h). A step
+  // that waits is run first. Returns how many steps did not happen so far. Errors: those of the
+  // cut.
+  absl::StatusOr<int64_t> OptimizerBegins(const void* optimizer);
+  // The end of a step is a cut, unless inside a backward pass; it waits until `gradients`, which
+  // the optimizer's parameters hold, are dropped (csrc/trace/run/end_of_step.h). Errors: those of
+  // the cut; the failure by which the step was lost before it began.
+  absl::Status OptimizerStepped(const void* optimizer, absl::Span<const at::Tensor> gradients);
+  // Called when gradients have been dropped: runs the step that waits, if those were the last of
+  // them. Errors: those of the cut.
+  absl::Status GradientsDropped();
   // Runs the step that waits, if there is one. Errors: those of the cut.
   absl::Status RunWaitingStep();
-  // Called when the optimizer's step has raised: what is recorded afterwards does not belong to it.
-  void OptimizerRaised(const void* optimizer);
-  // Adds what was changed on the host because the last step of the optimizer (null: of any
-  // optimizer) was made. It is undone with that step, if the step's program has not run yet.
-  void AddToLastStep(const void* optimizer, HostChangesPtr changes);
+  // Whether the tensor's value was lost, because something on which it depends has failed.
+  bool IsLost(const at::Tensor& tensor);
   // With several processes, when the script has ended: waits until those of the others have.
   // Errors: what the others do instead; that one is gone.
   absl::Status Leave();

@@ -6,7 +6,9 @@
 
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/recorder/graph_task.h"
+#include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/end_of_step.h"
+#include "csrc/trace/run/resolve.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/util/status.h"
 
@@ -23,7 +25,6 @@ void EndStep(SessionState& state, const void* optimizer) {
   const auto part = std::find_if(open.begin(), open.end(),
                                  [&](const StepPart& p) { return p.step->optimizer == optimizer; });
   if (part == open.end()) return;
-  Close(*part->step);
   part->end = state.tape->num_records();
   part->is_first = !part->step->written;
   state.optimizer_steps.recorded.push_back(std::move(*part));
@@ -32,7 +33,7 @@ void EndStep(SessionState& state, const void* optimizer) {
 
 }  // namespace
 
-absl::Status Session::OptimizerBegins(const void* optimizer, HostChangesPtr changes) {
+absl::StatusOr<int64_t> Session::OptimizerBegins(const void* optimizer) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   lock->diagnostics.steps.BeginStep();
@@ -43,29 +44,23 @@ absl::Status Session::OptimizerBegins(const void* optimizer, HostChangesPtr chan
   StepPart part;
   part.step = std::make_shared<OptimizerStep>();
   part.step->optimizer = optimizer;
-  part.step->changes.push_back(std::move(changes));
   part.begin = lock->tape->num_records();
   open.push_back(std::move(part));
-  return absl::OkStatus();
-}
-
-void Session::OptimizerRaised(const void* optimizer) {
-  SessionLock lock;
-  EndStep(*lock, optimizer);
+  return lock->optimizer_steps.lost;
 }
 
 absl::Status Session::OptimizerStepped(const void* optimizer,
-                                       absl::Span<const at::Tensor> gradients,
-                                       GradientHabitPtr habit) {
+                                       absl::Span<const at::Tensor> gradients) {
   SessionLock lock;
   EndStep(*lock, optimizer);
   if (GraphTask() >= 0) return absl::OkStatus();
   lock->micro_steps.OptimizerStepped();
-  return RunOrWait(*lock, gradients, std::move(habit));
+  return RunOrWait(*lock, gradients);
 }
 
-absl::Status Session::GradientsZeroed() {
-  if (!StepWaits() || session_flags.forked) return absl::OkStatus();
+absl::Status Session::GradientsDropped() {
+  // What this thread is within, if it holds the session, is a use of the device, which ends a wait.
+  if (!StepWaits() || session_flags.forked || session_mutex.IsMine()) return absl::OkStatus();
   SessionLock lock;
   return RunDroppedStep(*lock);
 }
@@ -76,22 +71,13 @@ absl::Status Session::RunWaitingStep() {
   return trace::RunWaitingStep(*lock);
 }
 
-void Session::AddToLastStep(const void* optimizer, HostChangesPtr changes) {
+bool Session::IsLost(const at::Tensor& tensor) {
   SessionLock lock;
-  const auto add = [&](const std::vector<StepPart>& steps) {
-    for (auto part = steps.rbegin(); part != steps.rend(); ++part) {
-      OptimizerStep& step = *part->step;
-      if (step.undone || (optimizer != nullptr && step.optimizer != optimizer)) continue;
-      changes->Close();
-      step.changes.push_back(std::move(changes));
-      return true;
-    }
-    return false;
-  };
-  if (add(lock->optimizer_steps.recorded)) return;
-  for (auto f = lock->in_flight.runs.rbegin(); f != lock->in_flight.runs.rend(); ++f) {
-    if (add(f->steps)) return;
-  }
+  if (!Buffer::IsOurs(tensor)) return false;
+  Value* const value = BufferOf(tensor)->made();
+  if (value == nullptr) return false;
+  if (value->run != nullptr && value->run->done()) Resolve(*lock, *value).IgnoreError();
+  return value->run == nullptr && !value->poison.ok();
 }
 
 }  // namespace spmd::trace

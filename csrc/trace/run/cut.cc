@@ -13,8 +13,8 @@
 #include "csrc/trace/run/enqueue.h"
 #include "csrc/trace/run/find_program.h"
 #include "csrc/trace/run/liveness.h"
+#include "csrc/trace/run/lost_steps.h"
 #include "csrc/trace/run/resolve.h"
-#include "csrc/trace/run/undo_steps.h"
 #include "csrc/trace/run/wait.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_state.h"
@@ -170,23 +170,26 @@ absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_
   const std::unique_ptr<Tape> tape = std::exchange(state.tape, NewTape(state));
   if (!steps.empty() && ManyStepsFailed(state)) failures = Failures::kAll;
   const absl::Status lost = GiveUpDependents(state, *tape, failures, steps, live);
-  const int undone = lost.ok() ? 0 : UndoLost(state, steps) + UndoSteps(state);
+  NoteLostSteps(state.optimizer_steps, steps);
   if (!live.outputs.empty() || several) {
     SPMD_RETURN_IF_ERROR(Run(state, *tape, live, std::move(steps), why));
   }
-  return SayUndoneSteps(lost, undone);
+  return lost;
 }
 
 }  // namespace
 
 absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task,
                  Failures failures) {
-  const std::optional<WaitingStep> step = TakeWaitingStep(state);
+  const bool ends_step = EndWait();
   const int64_t runs = state.diagnostics.statistics.runs;
-  const absl::Status status =
-      CutTape(state, step.has_value() ? "optimizer step" : why, ended_task, failures);
-  if (step.has_value() && state.diagnostics.statistics.runs > runs) {
+  absl::Status status = CutTape(state, ends_step ? "optimizer step" : why, ended_task, failures);
+  if (ends_step && state.diagnostics.statistics.runs > runs) {
     state.diagnostics.steps.EndStep();
+  }
+  // Who tells of a failure counts what is lost with it.
+  if (!status.ok() && failures != Failures::kTold) {
+    status = SayLostSteps(status, TakeLostSteps(state));
   }
   return status;
 }

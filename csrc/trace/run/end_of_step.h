@@ -7,8 +7,7 @@
 //   optimizer.zero_grad()    the last gradient is dropped: the program runs, and keeps none
 //
 // Whatever else uses the device comes too early: an op that is no view, a read, a mark, a look at
-// programs. The program then runs with the gradients as results. If all of them are still there,
-// the steps of this optimizer do not wait any more, so that there is one program for all of them.
+// programs. The program then runs with the gradients as results.
 //
 // Thread safety: guarded by the session's lock, except where a function says otherwise.
 #pragma once
@@ -17,8 +16,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -33,19 +30,17 @@ inline std::atomic<bool> step_waits{false};
 inline bool StepWaits() { return internal::step_waits.load(std::memory_order_relaxed); }
 
 // Called when an optimizer has stepped: runs what is pending, or lets it wait for `gradients` to be
-// dropped. It does not wait if none of them is pending, if `habit` says that they are kept, or if
-// something has failed, which the step should report.
+// dropped. It does not wait if none of them is pending, or if something has failed, which the step
+// should report.
 // Errors: those of the cut.
-absl::Status RunOrWait(SessionState& state, absl::Span<const at::Tensor> gradients,
-                       GradientHabitPtr habit);
+absl::Status RunOrWait(SessionState& state, absl::Span<const at::Tensor> gradients);
 
 // Runs the step that waits, if there is one. Errors: those of the cut.
 absl::Status RunWaitingStep(SessionState& state);
-// The same, only if all its gradients have been dropped.
+// The same, only if all gradients for which it waits have been dropped.
 absl::Status RunDroppedStep(SessionState& state);
 
-// For the cut: the step that waits, if one does, which then waits no longer. Notes in its habit
-// whether its gradients are kept.
-std::optional<WaitingStep> TakeWaitingStep(SessionState& state);
+// For the cut: ends the wait. Returns whether a step waited.
+bool EndWait();
 
 }  // namespace spmd::trace

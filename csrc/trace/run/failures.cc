@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/run/cut.h"
+#include "csrc/trace/run/lost_steps.h"
 #include "csrc/trace/run/recover.h"
-#include "csrc/trace/run/undo_steps.h"
 #include "csrc/trace/session/session_state.h"
 
 namespace spmd::trace {
@@ -150,33 +150,25 @@ absl::Status GiveUpDependents(SessionState& state, const Tape& tape, Failures fa
   return why;
 }
 
-int UndoLost(SessionState& state, const std::vector<StepPart>& steps) {
-  std::vector<OptimizerStepPtr> lost;
-  for (auto part = steps.rbegin(); part != steps.rend(); ++part) {
-    if (part->lost) lost.push_back(part->step);
-  }
-  std::erase_if(state.optimizer_steps.open, [&](const StepPart& open) {
-    return std::find(lost.begin(), lost.end(), open.step) != lost.end();
-  });
-  return UndoHostChanges(lost);
-}
-
 void LoseAll(SessionState& state, const Tape& tape, std::vector<StepPart>& steps,
              const absl::Status& status) {
   GiveUp(tape, [&](TapeId) -> const absl::Status& { return status; });
   for (StepPart& part : steps) part.lost = part.is_first;
-  UndoLost(state, steps);
+  NoteLostSteps(state.optimizer_steps, steps);
 }
 
 absl::Status Tell(SessionState& state, const absl::Status& status) {
-  const int steps = UndoSteps(state);
+  int steps = TakeLostSteps(state);
   const std::vector<TapeInput>& inputs = state.tape->inputs();
   const bool depends = std::any_of(inputs.begin(), inputs.end(), [&](const TapeInput& input) {
     const Value& value = *state.tape->value(input.id);
     return value.poison.ok() && !LossOf(state, value, Failures::kTold).ok();
   });
-  if (depends) Cut(state, "a failure", -1, Failures::kTold).IgnoreError();
-  return SayUndoneSteps(status, steps);
+  if (depends) {
+    Cut(state, "a failure", -1, Failures::kTold).IgnoreError();
+    steps += TakeLostSteps(state);
+  }
+  return SayLostSteps(status, steps);
 }
 
 }  // namespace spmd::trace

@@ -33,15 +33,13 @@ void LoseAll(SessionState& state, const Tape& tape, std::vector<StepPart>& steps
 std::vector<TapeId> MadeBy(const StepPart& part, const Tape& tape, const Live& live);
 // True if so many steps have failed that the next one reports it.
 bool ManyStepsFailed(const SessionState& state);
-// Restores what the lost steps among `steps` changed on the host. None of them is in flight.
-int UndoLost(SessionState& state, const std::vector<StepPart>& steps);
 
 // True if the failure has not been reported. It is reported once, for whichever of the runs that it
 // stopped is looked at first.
 bool Unreported(SessionState& state, const RunInFlight& f);
 // Notes that the failure is reported.
 void Report(SessionState& state, RunInFlight& f);
-// Reports a failure: undoes lost steps, and gives up pending values that depend on lost ones;
+// Reports a failure: counts lost steps, and gives up pending values that depend on lost ones;
 // otherwise they would be computed from what Buffers get back. Returns the status to report.
 absl::Status Tell(SessionState& state, const absl::Status& status);
 

@@ -6,7 +6,6 @@
 
 #include "csrc/trace/run/failures.h"
 #include "csrc/trace/run/recover.h"
-#include "csrc/trace/run/undo_steps.h"
 #include "csrc/trace/run/wait.h"
 #include "csrc/util/prefetch.h"
 
@@ -26,11 +25,6 @@ bool MayBeSeen(const SessionState& state, const RunInFlight& f) {
         return std::any_of(later.arguments.begin(), later.arguments.end(),
                            [&](const auto& argument) { return argument.run.lock() == f.run; });
       });
-}
-
-bool HasStepToUndo(const RunInFlight& f) {
-  return std::any_of(f.steps.begin(), f.steps.end(),
-                     [](const StepPart& part) { return part.lost && !part.step->undone; });
 }
 
 }  // namespace
@@ -95,7 +89,7 @@ void Collect(SessionState& state) {
       }
       state.in_flight.unseen.Update(status);
     }
-    if (!status.ok() && HasStepToUndo(*it)) UndoSteps(state);
+    if (!status.ok()) NoteLostSteps(state.optimizer_steps, it->steps);
     // Most results are available and are taken at once.
     std::vector<runtime::TiledTensorPtr> tiles = it->run->Results();
     constexpr size_t kAhead = 6;

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/interrupt.h"
 #include "csrc/runtime/rounds.h"
+#include "csrc/trace/run/lost_steps.h"
 #include "csrc/trace/run/resolve.h"
-#include "csrc/trace/run/undo_steps.h"
 #include "csrc/trace/session/session_lock.h"
 
 namespace spmd::trace {
@@ -27,7 +27,7 @@ bool Signalled(SessionState& state) {
 
 // Drops what has not started, and stops what runs if nothing has been overwritten yet. The user
 // knows why the values are lost, so this is not reported again. Returns the number of optimizer
-// steps that this undoes.
+// steps that are lost.
 int DropWaiting(SessionState& state) {
   {
     const GilReleased no_gil(state);
@@ -39,7 +39,7 @@ int DropWaiting(SessionState& state) {
     state.in_flight.queue->WaitForAll();
     runtime::SetInterruptCheck(nullptr);
   }
-  const int steps = UndoSteps(state);
+  const int steps = TakeLostSteps(state);
   ReportAll(state).IgnoreError();
   return steps;
 }
@@ -56,8 +56,8 @@ int DropWaiting(SessionState& state) {
       const int steps = DropWaiting(state);
       note = absl::StrCat("interrupted twice: ", steps, steps == 1 ? " step" : " steps",
                           " of the optimizer that waited or ran ", steps == 1 ? "is" : "are",
-                          " dropped; tensors and counters are those before ",
-                          steps == 1 ? "it" : "them");
+                          " dropped; tensors are those before ", steps == 1 ? "it" : "them",
+                          ", and counters are ", steps, steps == 1 ? " step" : " steps", " ahead");
       break;
     }
     if (looks == kLooksBeforeWord && state.hooks.warn != nullptr) {

@@ -1,36 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/session/optimizer_step.h"
 
-#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace spmd::trace {
 
-void Close(OptimizerStep& step) {
-  if (std::exchange(step.closed, true)) return;
-  for (const HostChangesPtr& changes : step.changes) changes->Close();
-}
-
-int UndoHostChanges(const std::vector<OptimizerStepPtr>& steps) {
-  int undone = 0;
-  for (const OptimizerStepPtr& step : steps) {
-    if (std::exchange(step->undone, true)) continue;
-    ++undone;
-    Close(*step);
-    for (auto changes = step->changes.rbegin(); changes != step->changes.rend(); ++changes) {
-      (*changes)->Undo();
-    }
+void NoteLostSteps(OptimizerSteps& steps, const std::vector<StepPart>& parts) {
+  for (const StepPart& part : parts) {
+    if (!part.lost || std::exchange(part.step->counted, true)) continue;
+    ++steps.lost;
+    ++steps.untold;
+    std::erase_if(steps.open, [&](const StepPart& open) { return open.step == part.step; });
   }
-  return undone;
 }
 
-std::string AboutUndoneSteps(int steps) {
-  if (steps < 2) return "";
-  return absl::StrCat("; ", steps,
-                      " steps of the optimizer did not happen: the one that needed it, and those "
-                      "that were recorded before it failed");
+absl::Status SayLostSteps(const absl::Status& status, int steps) {
+  if (status.ok() || steps == 0) return status;
+  const std::string count = absl::StrCat(steps, steps == 1 ? " step" : " steps");
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(), "; ", count,
+                   " of the optimizer did not happen: its tensors are as before, and its counters "
+                   "and those of a schedule are ",
+                   count, " ahead of them"));
 }
 
 }  // namespace spmd::trace

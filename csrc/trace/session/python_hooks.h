@@ -47,6 +47,9 @@ struct PythonHooks {
   // Throws what the handler raised, in the form that the bindings turn into the Python exception.
   // If that has no message, `note` becomes its message ("" for none).
   void (*raise_signal)(const std::string& note) = nullptr;
+  // Calls Session::GradientsDropped soon, in the main thread. May be called by any thread, with or
+  // without the GIL.
+  void (*gradients_dropped)() = nullptr;
   // Joins the job of this process, with the others; nullopt if it has none.
   // Errors: those of torch.distributed.
   absl::StatusOr<std::optional<JobConnection>> (*join_job)(double timeout) = nullptr;

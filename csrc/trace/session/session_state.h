@@ -23,7 +23,6 @@
 #include "csrc/trace/session/processes.h"
 #include "csrc/trace/session/python_hooks.h"
 #include "csrc/trace/session/session_mutex.h"
-#include "csrc/trace/session/waiting_step.h"
 #include "csrc/trace/shape/shape_inference.h"
 #include "csrc/trace/tape/forward_lines.h"
 #include "csrc/trace/tape/micro_steps.h"
@@ -71,7 +70,6 @@ struct SessionState {
   Repeats repeats;
   MicroSteps micro_steps;
   OptimizerSteps optimizer_steps;
-  std::optional<WaitingStep> waiting_step;
   // --- what becomes of it ---
   Devices devices;
   Processes processes;

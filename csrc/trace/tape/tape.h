@@ -65,6 +65,10 @@ class Tape {
   int64_t uploaded_bytes() const { return uploaded_bytes_; }
   const std::vector<TapeInput>& inputs() const { return inputs_; }
   const Bindings& bindings() const { return bindings_; }
+  // Calls `all_ended` when the Buffers with these indices among the bindings have ended.
+  void WatchBindings(absl::Span<const TapeId> indices, void (*all_ended)()) {
+    bindings_.Watch(indices, all_ended);
+  }
   const std::vector<c10::Scalar>& scalars() const { return scalars_; }
   // The pending Value, which is made when it is asked for.
   const ValuePtr& value(TapeId id) const {

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace spmd::trace {
 
@@ -53,14 +54,38 @@ void Bindings::Add(Buffer& buffer, TapeId before) {
 
 void Bindings::Strike(const Buffer& buffer) {
   if (buffer.bound_on == 0) return;
-  const std::lock_guard<SpinLock> lock(Lock());
-  StrikeLocked(buffer);
+  void (*all_ended)() = nullptr;
+  {
+    const std::lock_guard<SpinLock> lock(Lock());
+    all_ended = StrikeLocked(buffer);
+  }
+  if (all_ended != nullptr) all_ended();
 }
 
-void Bindings::StrikeLocked(const Buffer& buffer) {
+void (*Bindings::StrikeLocked(const Buffer& buffer))() {
   for (Bindings* const bindings : All()) {
-    if (bindings->tape_ == buffer.bound_on) bindings->entries_[buffer.bound_at].buffer = nullptr;
+    if (bindings->tape_ != buffer.bound_on) continue;
+    Entry& entry = bindings->entries_[buffer.bound_at];
+    entry.buffer = nullptr;
+    if (!std::exchange(entry.watched, false)) return nullptr;
+    return --bindings->num_watched_ == 0 ? bindings->all_ended_ : nullptr;
   }
+  return nullptr;
+}
+
+void Bindings::Watch(absl::Span<const TapeId> indices, void (*all_ended)()) {
+  const std::lock_guard<SpinLock> lock(Lock());
+  all_ended_ = all_ended;
+  for (const TapeId index : indices) {
+    Entry& entry = entries_[static_cast<size_t>(index)];
+    if (entry.buffer == nullptr || std::exchange(entry.watched, true)) continue;
+    ++num_watched_;
+  }
+}
+
+int64_t Bindings::num_watched() const {
+  const std::lock_guard<SpinLock> lock(Lock());
+  return num_watched_;
 }
 
 }  // namespace spmd::trace

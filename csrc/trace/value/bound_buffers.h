@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "csrc/trace/value/buffer.h"
 #include "csrc/util/prefetch.h"
 
@@ -60,18 +61,29 @@ class Bindings {
   // Removes the entry of `buffer`, which ends, if it was ever bound.
   static void Strike(const Buffer& buffer);
 
+  // Watches the Buffers with these indices. When the last of them has ended, `all_ended` is called
+  // by the thread that ended it; null is not called.
+  void Watch(absl::Span<const TapeId> indices, void (*all_ended)());
+  // How many of the watched Buffers live.
+  int64_t num_watched() const;
+
  private:
   static constexpr size_t kAhead = 6;  // how many entries ahead Buffers are prefetched
   struct Entry {
     Buffer* buffer;  // null if it has ended
     TapeId before;
+    bool watched = false;
   };
   static SpinLock& Lock();
-  static void StrikeLocked(const Buffer& buffer);
+  // Returns what is to be called without the lock, or null.
+  static void (*StrikeLocked(const Buffer& buffer))();
 
   const uint64_t tape_;
   bool empty_ = true;
-  std::vector<Entry> entries_;  // guarded by Lock()
+  // Guarded by Lock():
+  std::vector<Entry> entries_;
+  int64_t num_watched_ = 0;
+  void (*all_ended_)() = nullptr;
 };
 
 }  // namespace spmd::trace
