@@ -22,7 +22,7 @@ from torch_spmd import _device  # noqa: E402
 
 _device.register()
 
-from torch_spmd import debug, hf, nn, testing  # noqa: E402
+from torch_spmd import debug, hf, integrations, nn, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
     answers,
@@ -151,6 +151,7 @@ __all__ = [
     "full_tensor",
     "get_global_mesh",
     "hf",
+    "integrations",
     "last_load",
     "load",
     "load_local_shards_",

@@ -15,6 +15,8 @@ import torch.jit._recursive
 from torch import Tensor
 from torch.utils import flop_counter
 
+from torch_spmd._replace import replace
+
 DEVICE = "spmd"
 
 _has_noted = False
@@ -43,7 +45,8 @@ def _call_what_inductor_gets() -> None:
         _call_checkpoint(model_)
         return model_
 
-    inductor.__call__ = compile_or_call
+    why = "torch.compile calls what is captured on the device as it is"
+    replace(inductor, "__call__", compile_or_call, why)
 
 
 def _is_ours(graph: Any, inputs: Sequence[Any]) -> bool:
@@ -99,7 +102,8 @@ def _script_without_hooks() -> None:
         with activations.without_hooks(nn_module):
             return create(nn_module, *args, **options)
 
-    recursive.create_script_module = create_script_module
+    why = "torch.jit.script takes modules that are sharded"
+    replace(recursive, "create_script_module", create_script_module, why)
 
 
 # --- FlopCounterMode ---

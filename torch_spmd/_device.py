@@ -14,12 +14,11 @@ from torch.utils import backend_registration
 from torch_spmd import (
     _attention,
     _compilers,
-    _distributed,
     _fake,
     _hooks,
-    _lists,
     _loading,
     _module,
+    _others,
     _profiler,
     _steps,
 )
@@ -66,8 +65,7 @@ def register() -> None:
     _profiler.install()
     _attention.install()
     _fake.install()
-    _distributed.install()
-    _lists.install()
+    _others.install()
     _steps.install()
     _compilers.install()
     atexit.register(_hooks.at_exit)

@@ -20,6 +20,8 @@ from torch._prims_common import compute_elementwise_output_strides, suggest_memo
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils import _pytree as pytree
 
+from torch_spmd._replace import replace
+
 aten = torch.ops.aten
 
 DEVICE = "spmd"
@@ -49,7 +51,8 @@ def _hint_at_the_cpu() -> None:
             return "cuda" if _C.gpus_run_ops() else "cpu"
         return "cpu" if answer == "cuda" and _C.meta_answers_for_cpu() else answer
 
-    torch._meta_registrations.device_hint = device_hint
+    why = "FakeTensor predicts the strides that results have"
+    replace(torch._meta_registrations, "device_hint", device_hint, why)
 
 
 def _ask_rules_first() -> None:
@@ -67,7 +70,8 @@ def _ask_rules_first() -> None:
             return rule(self, func, args, kwargs)
         return dispatch(self, func, types, args, kwargs)
 
-    FakeTensorMode._dispatch_impl = with_rules  # type: ignore[assignment, method-assign]
+    why = "FakeTensor predicts the strides that results have"
+    replace(FakeTensorMode, "_dispatch_impl", with_rules, why)
 
 
 def _are_ours(args: Args, kwargs: dict[str, Any]) -> bool:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
 from typing import Any
 
 import torch
 import torch._tensor_str
-import torch.utils.dlpack
 from torch import Tensor
 
-from torch_spmd import _moves
+from torch_spmd._replace import replace
 
 OutOfMemoryError = torch.OutOfMemoryError
 """A program does not fit a device's memory; raised before anything runs."""
@@ -24,30 +24,9 @@ _forked = False
 def install() -> None:
     """Installs every hook. Called once."""
     _print_from_the_host()
-    _refuse_dlpack()
-    _refuse_sharing()
     _copy_between_processes()
-    _refuse_data_parallel()
     _keep_marks()
-    _keep_no_host_cache()
-    _moves.install()
     os.register_at_fork(after_in_child=_note_fork)
-
-
-def _keep_no_host_cache() -> None:
-    """`torch.accelerator.empty_host_cache` asks an allocator of pinned memory, which the device has
-    not, and would end the process."""
-    functions: Any = torch._C
-    empty = getattr(functions, "_accelerator_emptyHostCache", None)
-    if empty is None:
-        return
-
-    @functools.wraps(empty)
-    def checked() -> None:
-        if torch._C._get_accelerator().type != "spmd":
-            empty()
-
-    functions._accelerator_emptyHostCache = checked
 
 
 def in_forked_child() -> bool:
@@ -68,63 +47,8 @@ def _print_from_the_host() -> None:
             self = self.detach().cpu()
         return format_elements(self, indent)
 
-    torch._tensor_str._tensor_str = on_host
-
-
-def _refuse_dlpack() -> None:
-    """A storage of the device has no memory that another library could read."""
-
-    def refusing(function: Any) -> Any:
-        @functools.wraps(function)
-        def checked(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(tensor, Tensor) and tensor.device.type == "spmd":
-                raise BufferError(
-                    "to_dlpack: the tensor is on 'spmd', whose values are tiles on the devices of "
-                    "a mesh; export a host copy: tensor.cpu()"
-                )
-            return function(tensor, *args, **kwargs)
-
-        return checked
-
-    for owner, name in (
-        (torch.Tensor, "__dlpack__"),
-        (torch.Tensor, "__dlpack_device__"),
-        (torch.utils.dlpack, "to_dlpack"),
-        (torch, "to_dlpack"),
-    ):
-        setattr(owner, name, refusing(getattr(owner, name)))
-
-
-def _refuse_sharing() -> None:
-    """Refuses to share memory. PyTorch would treat other devices' memory as shared, or say only
-    that it is not the CPU's."""
-
-    def refusing(name: str, function: Any) -> Any:
-        @functools.wraps(function)
-        def checked(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-            if storage.device.type == "spmd":
-                raise NotImplementedError(
-                    f"{name}: the tensor is on 'spmd', whose values are tiles that belong to "
-                    "this process; share a host copy, and move it to 'spmd' where it is used: "
-                    "tensor.cpu().share_memory_()"
-                )
-            return function(storage, *args, **kwargs)
-
-        return checked
-
-    storages = torch.UntypedStorage
-    for method, name in (
-        ("share_memory_", "share_memory_"),
-        ("_share_fd_cpu_", "torch.multiprocessing"),
-        ("_share_filename_cpu_", "torch.multiprocessing"),
-    ):
-        setattr(storages, method, refusing(name, getattr(storages, method)))
-    is_shared = storages.is_shared
-
-    def checked_is_shared(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> bool:
-        return self.device.type != "spmd" and is_shared(self, *args, **kwargs)
-
-    storages.is_shared = checked_is_shared  # type: ignore[assignment, method-assign]
+    why = "print(x) reads a tensor once, and not once an element"
+    replace(torch._tensor_str, "_tensor_str", on_host, why)
 
 
 def _copy_between_processes() -> None:
@@ -160,40 +84,21 @@ def _received(
     host: Tensor, marks: dict[str, bool], requires_grad: bool, is_parameter: bool
 ) -> Tensor:
     """Called by pickle in the process that receives a tensor."""
-    torch._utils.set_tensor_metadata(host, marks)
+    from torch_spmd import _C
+
+    for text in marks:
+        _C.give_saved_mark(host, text)
     tensor = host.to("spmd")
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)
 
 
-def _refuse_data_parallel() -> None:
-    """Refuses the wrapper before it asks for a process group."""
-    wrapper = torch.nn.parallel.DistributedDataParallel
-    init = wrapper.__init__
-
-    @functools.wraps(init)
-    def checked(self: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        if isinstance(module, torch.nn.Module) and any(
-            p.device.type == "spmd" for p in module.parameters()
-        ):
-            raise NotImplementedError(
-                "DistributedDataParallel: the module is on 'spmd', where one process holds all "
-                "devices of a mesh; use the module itself and mark the batch, "
-                'spmd.mark_sharding(x, mesh, ("data", None)): gradients are then all-reduced by '
-                "themselves"
-            )
-        init(self, module, *args, **kwargs)
-
-    wrapper.__init__ = checked  # type: ignore[method-assign]
-
-
 def _keep_marks() -> None:
     """Passes marks on where a tensor is replaced in Python alone; C++ sees all other cases.
 
     load_state_dict(assign=True) and `module.weight = …` register a parameter or buffer where
-    another was; swap_tensors exchanges two; module.half() and the like may do so on the CPU or with
-    tensors of 'meta'; torch.load makes tensors of files on the host, too.
+    another was; module.cpu(), module.half() on the CPU and the like replace parameters.
     """
     from torch.nn.modules import module as modules
 
@@ -216,36 +121,44 @@ def _keep_marks() -> None:
     modules.register_module_parameter_registration_hook(parameter)
     modules.register_module_buffer_registration_hook(buffer)
 
-    swap = torch.utils.swap_tensors
-
-    @functools.wraps(swap)
-    def swap_with_marks(t1: Tensor, t2: Tensor) -> None:
-        if isinstance(t1, Tensor) and isinstance(t2, Tensor):
-            keep(t1, t2, "swap_tensors")
-        swap(t1, t2)
-
-    torch.utils.swap_tensors = swap_with_marks
-
     compatible = torch._has_compatible_shallow_copy_type
 
     @functools.wraps(compatible)
     def compatible_with_marks(old: Tensor, new: Tensor) -> bool:
         keep(old, new, "module conversion")  # asked by nn.Module before it replaces a tensor
-        _moves.replaced(old, new)
+        _warn_if_marks_leave(old, new)
         return compatible(old, new)
 
-    torch._has_compatible_shallow_copy_type = compatible_with_marks  # type: ignore[assignment]
+    why = "marks hold when a module is converted on the host"
+    replace(torch, "_has_compatible_shallow_copy_type", compatible_with_marks, why)
 
-    set_metadata = torch._utils.set_tensor_metadata
 
-    @functools.wraps(set_metadata)
-    def set_with_mark(tensor: Tensor, metadata: dict[str, bool]) -> None:
-        set_metadata(tensor, metadata)
-        if tensor.device.type != "spmd" and not _forked:
-            for text in metadata:
-                _C.give_saved_mark(tensor, text)
+_warned = False
 
-    torch._utils.set_tensor_metadata = set_with_mark
+
+def _warn_if_marks_leave(old: Tensor, new: Tensor) -> None:
+    """On the host a module computes everything itself, without a word, which is seldom what a
+    script means that marked it: trainers choose the CPU where they do not find the device."""
+    global _warned
+    if _warned or old.device.type != "spmd" or new.device.type != "cpu" or old.is_sparse:
+        return
+    from torch_spmd import _ops
+    from torch_spmd.tensors import sharding_of
+
+    if (
+        _forked
+        or torch.nn.parameter.is_lazy(old)
+        or _ops.is_traced(old)
+        or not sharding_of(old).is_committed
+    ):
+        return
+    _warned = True
+    warnings.warn(
+        "a module with marks has moved to the host, where it is not sharded; they hold again when "
+        "it moves back to 'spmd'. If a trainer moved it, it has not found the device: call "
+        "spmd.integrations.accelerate() or spmd.integrations.transformers() before it is made",
+        stacklevel=6,
+    )
 
 
 def at_exit() -> None:

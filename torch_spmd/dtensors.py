@@ -39,9 +39,8 @@ def to_device_mesh(mesh: Mesh, device_type: str = DEVICE) -> DeviceMesh:
 
     Args:
         mesh: the mesh.
-        device_type: "spmd" is for `torch.distributed.tensor.distribute_tensor`, and needs no
-            process group. "cpu" is for DTensors; it needs a group in which there is a rank for
-            every device.
+        device_type: "spmd" is for `distribute_tensor`, and needs no process group. "cpu" is for
+            DTensors; it needs a group in which there is a rank for every device.
 
     Errors: TypeError for an argument of another kind; what DeviceMesh raises.
 
@@ -58,7 +57,9 @@ def to_device_mesh(mesh: Mesh, device_type: str = DEVICE) -> DeviceMesh:
     kind = _arguments.text("to_device_mesh", "device_type", device_type)
     with torch.device("cpu"):
         ids = torch.tensor(mesh.device_ids, dtype=torch.int, device="cpu").reshape(mesh.mesh_shape)
-    return DeviceMesh(kind, ids, mesh_dim_names=mesh.axis_names)
+    # Ranks of "spmd" are devices of this process.
+    alone: dict[str, Any] = {"_init_backend": False, "_rank": 0} if kind == DEVICE else {}
+    return DeviceMesh(kind, ids, mesh_dim_names=mesh.axis_names, **alone)
 
 
 def from_device_mesh(device_mesh: DeviceMesh) -> Mesh:
@@ -68,9 +69,9 @@ def from_device_mesh(device_mesh: DeviceMesh) -> Mesh:
 
     Example:
         >>> import torch, torch_spmd as spmd
-        >>> from torch.distributed.device_mesh import DeviceMesh
-        >>> print(spmd.from_device_mesh(DeviceMesh("spmd", [[0, 1], [2, 3]])))
-        [axis0=2, axis1=2] over devices 0..3
+        >>> mesh = spmd.to_device_mesh(spmd.make_mesh((2, 2), ("data", "model")))
+        >>> print(spmd.from_device_mesh(mesh))
+        [data=2, model=2] over devices 0..3
     """
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -89,7 +90,7 @@ def distribute_tensor(
     """Moves a tensor to the device, if it is elsewhere, and shards it as DTensor's placements say.
 
     The result is a plain tensor with a mark. `torch.distributed.tensor.distribute_tensor` does the
-    same for a mesh of "spmd": `init_device_mesh("spmd", (2, 4))`, or `to_device_mesh(mesh)`.
+    same for a mesh of "spmd" behind `spmd.integrations.dtensor()`.
 
     Args:
         t: a tensor on any device; a Parameter stays one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -70,6 +71,7 @@ class Mesh:
         sizes = _sizes("Mesh", "mesh_shape", mesh_shape)
         names, speeds = _names_and_speeds("Mesh", axis_names, axis_bandwidths)
         backend = _checked_backend(backend)
+        _refuse_late_groups()
         self._set(_C.Mesh(ids, sizes, names, speeds), backend)
         _check_device_count(self._core, self._backend)
 
@@ -219,6 +221,19 @@ def _flat(device_ids: Any) -> Any:
         with _arguments.reading("Mesh", "device_ids"):
             return device_ids.reshape(-1)
     return device_ids
+
+
+def _refuse_late_groups() -> None:
+    """A process that has used the device alone cannot share it afterwards."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return
+    if dist.get_world_size() > 1 and dist.get_backend() != "fake" and _C.works_alone():
+        raise RuntimeError(
+            "Mesh: this process has used the device spmd before init_process_group, and works "
+            "alone since then. Call init_process_group before the first tensor is on the device; "
+            "or set SPMD_DISTRIBUTED=0, with which each process works alone"
+        )
 
 
 def _checked_backend(backend: str | None) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of a tensor as torch.distributed.checkpoint writes and reads them
-(torch_spmd/_distributed.py). Each process writes and reads those of its own devices, one after
+(torch_spmd/integrations/_dcp.py). Each process writes and reads those of its own devices, one after
 another, and reads them into the memory that the tensor has."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.distributed.checkpoint import filesystem, metadata, planner, utils
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torch_spmd import _C
+from torch_spmd._replace import replace
 from torch_spmd._state import boxes, parts, processes
 from torch_spmd._state.boxes import Box
 from torch_spmd.tensors import blocks_apart
@@ -156,9 +157,9 @@ def watch() -> None:
     fail; but they consist of steps of a `_DistWrapper`, which all processes take together."""
     wrapper: Any = utils._DistWrapper
     for name in ("reduce_scatter", "all_gather", "all_reduce", "broadcast"):
-        setattr(wrapper, name, _watched(getattr(wrapper, name)))
+        replace(wrapper, name, _watched(getattr(wrapper, name)), "dcp()")
     writer: Any = filesystem._FileSystemWriter
-    writer.prepare_local_plan = _with_unique_names(writer.prepare_local_plan)
+    replace(writer, "prepare_local_plan", _with_unique_names(writer.prepare_local_plan), "dcp()")
 
 
 def _with_unique_names(prepare: Any) -> Any:

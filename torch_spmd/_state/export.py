@@ -239,8 +239,10 @@ def to_dcp(path: str, node: Any, tensors: dict[str, Tensor]) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
+    from torch_spmd import integrations
     from torch_spmd._state import dcp_writer
 
+    integrations.dcp()
     folder = folder_at(path)
     with _raised_in_all():
         _check_free(folder, (manifest.NAME,))

@@ -34,7 +34,7 @@ def mark_text(tensor: Tensor) -> str:
 def give_mark(tensor: Tensor, text: str) -> None:
     """Marks a tensor of the host, so that its copy on the device has the mark."""
     if text:
-        torch._utils.set_tensor_metadata(tensor, {text: True})
+        _C.give_saved_mark(tensor, text)
 
 
 def resolved(tensor: Tensor) -> Tensor:

@@ -62,7 +62,6 @@ COPIES = {
     "save": lambda t: torch.load(saved(t)),
     "save a parameter": lambda t: torch.load(saved(nn.Parameter(t))),
     "save, load without weights_only": lambda t: torch.load(saved(t), weights_only=False),
-    "save, load to the CPU": lambda t: torch.load(saved(t), map_location="cpu").to("spmd"),
     "assign": assigned,
     "assign from the CPU": lambda t: assigned(t.cpu()).to("spmd"),
     "alias": lambda t: torch.ops.aten.alias(t),

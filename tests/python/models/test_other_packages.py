@@ -40,6 +40,7 @@ FLEX = """
 import torch
 import torch.utils.benchmark
 IMPORTS
+torch_spmd.integrations.flex_attention()
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 def causal(b, h, i, j):
@@ -70,7 +71,10 @@ except ValueError as e:
 
 @pytest.mark.parametrize(
     "imports",
-    ["import torch_spmd", "import torch.nn.attention.flex_attention\nimport torch_spmd"],
+    [
+        "import torch_spmd",
+        "import torch.nn.attention.flex_attention\nimport torch_spmd",
+    ],
 )
 def test_flex_attention_imported_before_or_after(imports):
     done = run_python("-W", "ignore", "-c", FLEX.replace("IMPORTS", imports))
@@ -99,6 +103,7 @@ def has(package):
 def test_safetensors_are_loaded(device, tmp_path):
     import safetensors.torch
 
+    spmd.integrations.safetensors()
     tensors = {"a": torch.randn(3, 4), "b": torch.arange(5, dtype=torch.bfloat16)}
     path = tmp_path / "t.safetensors"
     safetensors.torch.save_file({k: t.to("spmd") for k, t in tensors.items()}, path)

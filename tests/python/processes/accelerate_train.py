@@ -12,6 +12,7 @@ from torch import nn
 
 import torch_spmd as spmd
 
+spmd.integrations.accelerate()
 folder = sys.argv[1]
 accelerator = Accelerator()
 torch.manual_seed(0)

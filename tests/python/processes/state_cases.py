@@ -22,6 +22,8 @@ from training_state import Run
 import torch_spmd as spmd
 from torch_spmd._state import export, files
 
+spmd.integrations.dcp()
+
 FOLDER = Path(sys.argv[1])
 BIG = (96, 1 << 18)  # 96 MiB of float32
 

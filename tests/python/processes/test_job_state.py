@@ -182,6 +182,7 @@ x = torch.ones(4).to("spmd") * 2
 spmd.sync(wait=True)
 if os.environ["RANK"] == "1":
     dcp.FileSystemWriter.write_data = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+spmd.integrations.dcp()
 dcp.save({"x": x}, checkpoint_id=sys.argv[1])
 """
 
@@ -224,7 +225,7 @@ def test_a_group_after_the_device_was_used_alone():
     ends = job.run(ARGUMENTLESS.format(first=first, before=before), 2, 60)
     for ended in ends:
         assert ended.code == 1
-        assert "init_process_group: this process has used the device spmd already" in ended.err
+        assert "Mesh: this process has used the device spmd before init_process_group" in ended.err
 
 
 OTHER_DATA = """

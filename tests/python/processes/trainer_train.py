@@ -10,6 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 
 import torch_spmd as spmd
 
+spmd.integrations.transformers()
+
 folder = sys.argv[1]
 torch.manual_seed(0)
 rows = torch.randint(64, (32, 8))

@@ -13,12 +13,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard
-from torch.distributed.tensor import distribute_tensor as torch_distribute
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import torch_spmd as spmd
 from torch_spmd import P, blocks
+
+spmd.integrations.dtensor()
+torch_distribute = torch.distributed.tensor.distribute_tensor
 
 
 class rank:

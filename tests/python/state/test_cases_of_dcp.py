@@ -16,6 +16,8 @@ import torch_spmd as spmd
 from torch_spmd import P
 from torch_spmd._state import dcp_parts
 
+spmd.integrations.dcp()
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),

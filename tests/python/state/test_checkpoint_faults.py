@@ -22,6 +22,8 @@ from torch import nn
 import torch_spmd as spmd
 from torch_spmd._state import export, files, manifest, parts, safetensors_file
 
+spmd.integrations.dcp()
+
 OLD, NEW = 1.0, 2.0
 
 

@@ -15,6 +15,8 @@ from training_state import Run
 import torch_spmd as spmd
 from torch_spmd import P
 
+spmd.integrations.dcp()
+
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="PyTorch without torch.distributed"),
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),

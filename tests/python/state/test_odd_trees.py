@@ -14,6 +14,8 @@ from torch import nn
 import torch_spmd as spmd
 from torch_spmd._state import files, parts
 
+spmd.integrations.dcp()
+
 
 @pytest.fixture
 def mesh():

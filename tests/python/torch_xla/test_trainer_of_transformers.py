@@ -41,6 +41,7 @@ SCRIPT = """
     print("RESULT", json.dumps(losses))
 """
 XLA = """import torch_spmd.torch_xla.install
+    torch_spmd.integrations.transformers()
     import torch_xla, torch_xla.runtime as xr
     """
 SHARDED = """specs = {torch_xla._XLAC._get_xla_sharding_spec(p) for p in trainer.model.parameters()}

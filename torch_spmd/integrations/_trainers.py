@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches accelerate and the Trainer of transformers, which choose among devices that they list.
+"""accelerate and the Trainer of transformers, which choose among devices that they list, for
+`torch_spmd.integrations`.
 
 accelerate reads `ACCELERATE_TORCH_DEVICE`, but then ignores `cpu=True`, so that is no way to set a
-default. `torch_spmd/_lists.py` calls the functions below when it has seen the modules imported.
+default.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from torch_spmd import _C
+from torch_spmd._replace import replace
 
 DEVICE = "spmd"
 _RANDOM = "random_state_spmd.pth"
@@ -40,13 +41,14 @@ def accelerate_state(module: Any) -> None:
         return default_of(self)
 
     state = module.PartialState
-    state.default_device = property(default_device)
+    replace(state, "default_device", property(default_device), "accelerate()")
 
     # In a job of several processes every process runs the script with whole batches, so accelerate
     # shards no data and wraps no model: one process to it. Who prints and writes is one of them.
     def of_job(name: str, says: Callable[[Any, bool], bool]) -> None:
         asked: Callable[[Any], bool] = getattr(state, name).fget
-        setattr(state, name, property(functools.wraps(asked)(lambda self: says(self, asked(self)))))
+        answer = functools.wraps(asked)(lambda self: says(self, asked(self)))
+        replace(state, name, property(answer), "accelerate()")
 
     def is_last(self: Any, last: bool) -> bool:
         index, count = _process(self)
@@ -63,18 +65,35 @@ def accelerate_state(module: Any) -> None:
         wait(self)
         _wait(self, "waits for everyone")
 
-    state.wait_for_everyone = wait_for_everyone
+    replace(state, "wait_for_everyone", wait_for_everyone, "accelerate()")
 
 
 def accelerate_checkpointing(module: Any) -> None:
     """What one process of a job writes, all of them read from the device."""
-    module.save = _of_whole_tensors(module.save, module.PartialState)
+    replace(module, "save", _of_whole_tensors(module.save, module.PartialState), "accelerate()")
 
 
 def accelerate_accelerator(module: Any) -> None:
     """float16 with a scaler of this device, and random numbers that go on after a checkpoint."""
-    init = module.Accelerator.__init__
-    init.__code__ = _with_device(init.__code__)
+    accelerator = module.Accelerator
+    init = accelerator.__init__
+
+    @functools.wraps(init)
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        self._torch_spmd_begins = True
+        try:
+            init(self, *args, **kwargs)
+        finally:
+            del self._torch_spmd_begins
+
+    def device(self: Any) -> torch.device:
+        # It looks for a device with float16 in a list, once, where it begins.
+        given: torch.device = self.state.device
+        listed = hasattr(self, "_torch_spmd_begins") and self.state.mixed_precision == "fp16"
+        return torch.device("cuda") if listed and given.type == DEVICE else given
+
+    replace(accelerator, "__init__", begin, "accelerate()")
+    replace(accelerator, "device", property(device), "accelerate()")
     scaler_of = module.get_grad_scaler
 
     @functools.wraps(scaler_of)
@@ -99,7 +118,7 @@ def accelerate_accelerator(module: Any) -> None:
         _wait(state, "saves its state")
         return Path(output_dir)
 
-    dict_of = module.Accelerator.get_state_dict
+    dict_of = accelerator.get_state_dict
 
     @functools.wraps(dict_of)
     def get_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,12 +131,12 @@ def accelerate_accelerator(module: Any) -> None:
         _load_random_state(input_dir, module.PartialState().device)
         return loaded
 
-    module.Accelerator.get_state_dict = get_state_dict
-    module.Accelerator.is_last_process = property(lambda self: self.state.is_last_process)
-    module.save = _of_whole_tensors(module.save, module.PartialState)
-    module.get_grad_scaler = get_grad_scaler
-    module.save_accelerator_state = save_accelerator_state
-    module.load_accelerator_state = load_accelerator_state
+    is_last = property(lambda self: self.state.is_last_process)
+    replace(accelerator, "get_state_dict", get_state_dict, "accelerate()")
+    replace(accelerator, "is_last_process", is_last, "accelerate()")
+    replace(module, "save", _of_whole_tensors(module.save, module.PartialState), "accelerate()")
+    for function in (get_grad_scaler, save_accelerator_state, load_accelerator_state):
+        replace(module, function.__name__, function, "accelerate()")
 
 
 def transformers_training_args(module: Any) -> None:
@@ -132,7 +151,9 @@ def transformers_training_args(module: Any) -> None:
         found = device if state is None or self.use_cpu else state.device
         return found if found.type == DEVICE else device
 
-    cached.func = setup_devices
+    replace(
+        module.TrainingArguments, "_setup_devices", type(cached)(setup_devices), "transformers()"
+    )
     available = module.is_torch_bf16_gpu_available
 
     @functools.wraps(available)
@@ -140,7 +161,7 @@ def transformers_training_args(module: Any) -> None:
         current = torch.accelerator.current_accelerator()
         return (current is not None and current.type == DEVICE) or available()
 
-    module.is_torch_bf16_gpu_available = is_torch_bf16_gpu_available
+    replace(module, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available, "transformers()")
 
 
 def transformers_trainer(module: Any) -> None:
@@ -160,9 +181,10 @@ def transformers_trainer(module: Any) -> None:
         if checkpoint is not None:
             _load_random_state(checkpoint, self.args.device)
 
-    trainer._save_rng_state, trainer._load_rng_state = save_rng_state, load_rng_state
-    trainer._save_checkpoint = _by_one(trainer._save_checkpoint)
-    trainer.save_model = _by_one(trainer.save_model)
+    replace(trainer, "_save_rng_state", save_rng_state, "transformers()")
+    replace(trainer, "_load_rng_state", load_rng_state, "transformers()")
+    for name in ("_save_checkpoint", "save_model"):
+        replace(trainer, name, _by_one(getattr(trainer, name)), "transformers()")
     create = trainer.create_scheduler
 
     @functools.wraps(create)
@@ -184,10 +206,10 @@ def transformers_trainer(module: Any) -> None:
             return self.accelerator.autocast()
         return smart(self, *args, **kwargs)
 
-    trainer.create_scheduler = create_scheduler
-    trainer.autocast_smart_context_manager = autocast_smart_context_manager
+    for function in (create_scheduler, autocast_smart_context_manager):
+        replace(trainer, function.__name__, function, "transformers()")
     for name in ("is_world_process_zero", "is_local_process_zero"):
-        setattr(trainer, name, _of_first(getattr(trainer, name)))
+        replace(trainer, name, _of_first(getattr(trainer, name)), "transformers()")
 
 
 def _of_first(asked: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -232,25 +254,6 @@ def _by_one(save: Callable[..., Any]) -> Callable[..., Any]:
 
 def _given(whole: Any, *args: Any, **kwargs: Any) -> Any:
     return whole
-
-
-AMENDMENTS: dict[str, Callable[[Any], None]] = {
-    "accelerate.state": accelerate_state,
-    "accelerate.checkpointing": accelerate_checkpointing,
-    "accelerate.accelerator": accelerate_accelerator,
-    "transformers.training_args": transformers_training_args,
-    "transformers.trainer": transformers_trainer,
-}
-
-
-def _with_device(code: CodeType) -> CodeType:
-    """The code with this device in the list of devices that have float16, which is a constant."""
-
-    def extended(constant: Any) -> Any:
-        is_list = isinstance(constant, tuple) and {"cuda", "xla"} <= set(constant)
-        return (*constant, DEVICE) if is_list else constant
-
-    return code.replace(co_consts=tuple(map(extended, code.co_consts)))
 
 
 def _process(state: Any) -> tuple[int, int]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.distributed.checkpoint.async_save keeps of tensors of the device until they are
-written: snapshots on the device, of which the thread that writes reads part after part.
+"""torch.distributed.checkpoint with tensors of the device: `torch_spmd.integrations.dcp`.
 
-PyTorch would copy them to the host, each as a whole.
+It asks a tensor for its parts, as it asks a DTensor (torch_spmd/_state/dcp_parts.py). What
+`async_save` keeps until it is written are snapshots on the device, of which the thread that writes
+reads part after part; PyTorch would copy tensors to the host, each as a whole.
 """
 
 from __future__ import annotations
@@ -11,26 +12,46 @@ import functools
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint import staging, state_dict_saver
 
-from torch_spmd._state import parts, writing
+from torch_spmd._replace import replace
+from torch_spmd._state import dcp_parts, parts, writing
 
 
-def install(saver: ModuleType) -> None:
-    """Called once, when `torch.distributed.checkpoint.state_dict_saver` was imported."""
-    from torch.distributed.checkpoint import staging
-
-    from torch_spmd._state import dcp_parts
-
+def install() -> None:
+    """Called once."""
+    for name in _ForOurs.NAMES:
+        replace(Tensor, name, _ForOurs(name), "dcp()")
     dcp_parts.watch()
     for stager in (staging.DefaultStager, staging.BlockingAsyncStager):
-        stager.stage = _without_ours(stager.stage)  # type: ignore[method-assign]
-    in_process: Any = vars(saver)["_ProcessBasedAsyncCheckpointExecutor"]
-    in_process.execute_save = _with_host_copies(in_process.execute_save)
+        replace(stager, "stage", _without_ours(stager.stage), "dcp()")
+    in_process: Any = vars(state_dict_saver)["_ProcessBasedAsyncCheckpointExecutor"]
+    replace(in_process, "execute_save", _with_host_copies(in_process.execute_save), "dcp()")
+
+
+class _ForOurs:
+    """A method by which torch.distributed.checkpoint asks a tensor for its parts. Tensors have it
+    if they are on the device."""
+
+    NAMES = ("__create_write_items__", "__create_chunk_list__", "__get_tensor_shard__")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, tensor: Tensor | None, kind: type) -> Any:
+        if tensor is None:
+            return self  # torch.compile asks the class for all that dir() names
+        if tensor.device.type == "spmd":
+            return functools.partial(getattr(dcp_parts, self._name.strip("_")), tensor)
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}")
+
+    def __set__(self, tensor: Tensor, value: Any) -> None:
+        """As of a read-only property: torch.overrides takes every descriptor for a property."""
+        raise AttributeError(f"attribute {self._name!r} of a tensor is not writable")
 
 
 def _each(state: Any, ours: Callable[[Tensor], Any]) -> Any:
