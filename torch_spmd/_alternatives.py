@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from torch_spmd import _C
+from torch_spmd import _C, _compat
 from torch_spmd._mixture import mixtures
 from torch_spmd._search import STARTS, Axes, Candidate, Price, Priced, Role, Space
 from torch_spmd._traced import Leaf, Recorded, Run, record, runs_of, shortened
@@ -296,7 +296,7 @@ def _representative(name: str, runs: list[Run]) -> tuple[str, Run | None]:
         if not name.startswith(run.path):
             continue
         index, _, rest = name[len(run.path) :].partition(".")
-        keys = list(run.container._modules)
+        keys = list(_compat.children(run.container))
         if index in keys and run.first <= keys.index(index) < run.first + run.length:
             return f"{run.path}{keys[run.first]}.{rest}", run
     return name, None

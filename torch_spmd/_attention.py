@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
 from torch.autograd import forward_ad
+
+from torch_spmd._compat import functorch as _functorch
 
 _OP = "_scaled_dot_product_fused_attention_overrideable"
 _library = torch.library.Library("aten", "IMPL")

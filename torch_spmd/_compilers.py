@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.jit._recursive
 from torch import Tensor
 from torch.utils import flop_counter
 
+from torch_spmd import _compat
 from torch_spmd._replace import replace
 
 DEVICE = "spmd"
@@ -34,8 +34,7 @@ def install() -> None:
 
 def _call_what_inductor_gets() -> None:
     """What Dynamo has captured is called as it is, since the device compiles whole steps."""
-    inductor: Any = torch._TorchCompileInductorWrapper
-    compile_graph = inductor.__call__
+    compile_graph = _compat.INDUCTOR.current()
 
     @functools.wraps(compile_graph)
     def compile_or_call(self: Any, model_: Any, inputs_: Any, **options: Any) -> Any:
@@ -46,7 +45,7 @@ def _call_what_inductor_gets() -> None:
         return model_
 
     why = "torch.compile calls what is captured on the device as it is"
-    replace(inductor, "__call__", compile_or_call, why)
+    replace(*_compat.INDUCTOR, compile_or_call, why)
 
 
 def _is_ours(graph: Any, inputs: Sequence[Any]) -> bool:
@@ -91,8 +90,7 @@ def _checkpointed(part: Any, *args: Any, **options: Any) -> Any:
 
 def _script_without_hooks() -> None:
     """Leaves out hooks that change nothing but how tensors are sharded: they are Python's."""
-    recursive: Any = torch.jit._recursive
-    create = recursive.create_script_module
+    create = _compat.SCRIPT.current()
 
     @functools.wraps(create)
     def create_script_module(nn_module: Any, *args: Any, **options: Any) -> Any:
@@ -103,7 +101,7 @@ def _script_without_hooks() -> None:
             return create(nn_module, *args, **options)
 
     why = "torch.jit.script takes modules that are sharded"
-    replace(recursive, "create_script_module", create_script_module, why)
+    replace(*_compat.SCRIPT, create_script_module, why)
 
 
 # --- FlopCounterMode ---

@@ -13,6 +13,7 @@ from torch.utils import backend_registration
 
 from torch_spmd import (
     _attention,
+    _compat,
     _compilers,
     _fake,
     _hooks,
@@ -43,7 +44,7 @@ def register() -> None:
             "torch_spmd: an earlier import in this process failed while it registered the device; "
             "start a new process"
         )
-    taken = torch._C._get_privateuse1_backend_name()
+    taken = _compat.core._get_privateuse1_backend_name()
     if taken not in ("privateuseone", DEVICE):
         raise ImportError(
             f"torch_spmd needs PyTorch's slot for outside devices (PrivateUse1), and backend "
@@ -58,7 +59,7 @@ def register() -> None:
         unused._replace()
     backend_registration.rename_privateuse1_backend(DEVICE)
     device = _module.DeviceModule("torch.spmd")
-    torch._register_device_module(DEVICE, device)
+    _compat.top._register_device_module(DEVICE, device)
     backend_registration.generate_methods_for_privateuse1_backend()
     _C.register_device([_folder_of(torch.__file__), _folder_of(__file__)])
     _hooks.install()

@@ -13,13 +13,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch._meta_registrations
 from torch import Tensor
-from torch._ops import OpOverload
-from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
-from torch.utils import _pytree as pytree
 
+from torch_spmd._compat import (
+    DISPATCH_OF_FAKES,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    compute_elementwise_output_strides,
+    in_kernel_invocation_manager,
+    meta_registrations,
+    pytree,
+    suggest_memory_format,
+)
 from torch_spmd._replace import replace
 
 aten = torch.ops.aten
@@ -42,7 +48,7 @@ def _hint_at_the_cpu() -> None:
     the ops, for them."""
     from torch_spmd import _C
 
-    hint = torch._meta_registrations.device_hint
+    hint = meta_registrations.device_hint
 
     def device_hint(tensor: Any) -> str:
         answer = hint(tensor)
@@ -52,14 +58,14 @@ def _hint_at_the_cpu() -> None:
         return "cpu" if answer == "cuda" and _C.meta_answers_for_cpu() else answer
 
     why = "FakeTensor predicts the strides that results have"
-    replace(torch._meta_registrations, "device_hint", device_hint, why)
+    replace(meta_registrations, "device_hint", device_hint, why)
 
 
 def _ask_rules_first() -> None:
     """Runs before decompositions, which FakeTensor prefers to what is registered for an op."""
     from torch_spmd import _C
 
-    dispatch = FakeTensorMode._dispatch_impl
+    dispatch = DISPATCH_OF_FAKES.current()
 
     @functools.wraps(dispatch)
     def with_rules(
@@ -71,7 +77,7 @@ def _ask_rules_first() -> None:
         return dispatch(self, func, types, args, kwargs)
 
     why = "FakeTensor predicts the strides that results have"
-    replace(FakeTensorMode, "_dispatch_impl", with_rules, why)
+    replace(*DISPATCH_OF_FAKES, with_rules, why)
 
 
 def _are_ours(args: Args, kwargs: dict[str, Any]) -> bool:

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey, DispatchKeySet, _functorch
-from torch._functorch import pyfunctorch
 
 from torch_spmd import _C
+from torch_spmd._compat import core, pyfunctorch
+from torch_spmd._compat import functorch as _functorch
 from torch_spmd.collectives import (
     all_gather,
     all_to_all,
@@ -31,6 +31,8 @@ from torch_spmd.collectives import (
     psum_scatter,
 )
 from torch_spmd.manual import manual_axis
+
+DispatchKey, DispatchKeySet = core.DispatchKey, core.DispatchKeySet
 
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 _KEYS = (DispatchKey.FuncTorchVmapMode, DispatchKey.AutogradPrivateUse1)
@@ -51,7 +53,7 @@ def register() -> None:
     for namespace in _NAMESPACES:
         library = torch.library.Library(namespace, "IMPL")
         _libraries.append(library)
-        for full_name in torch._C._dispatch_get_all_op_names():
+        for full_name in core._dispatch_get_all_op_names():
             if not full_name.startswith(namespace + "::"):
                 continue
             name, _, overload = full_name.partition("::")[2].partition(".")
@@ -61,7 +63,7 @@ def register() -> None:
                 library.impl(op, kernel, key.name, with_keyset=True)
 
 
-def _run(op: Any, key: DispatchKey, keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+def _run(op: Any, key: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
     if not _C.entered_axes():
         return op.redispatch(keys.remove(key), *args, **kwargs)
     collective = of_torch(op)
@@ -79,15 +81,15 @@ def _at_innermost_level() -> Iterator[None]:
     """A context in which ops begin at the innermost level of torch.func again, as those that the
     region's function calls do. While PyTorch runs a kernel, it excludes the keys of the levels, and
     the level knows that it is busy, so another one of the same number takes its place."""
-    include = torch._C._dispatch_tls_local_include_set().remove(DispatchKey.FuncTorchVmapMode)
+    include = core._dispatch_tls_local_include_set().remove(DispatchKey.FuncTorchVmapMode)
     for key in (
         DispatchKey.FuncTorchDynamicLayerFrontMode,
         DispatchKey.FuncTorchDynamicLayerBackMode,
         DispatchKey.ADInplaceOrView,
     ):
         include = include.add(key)
-    exclude = torch._C._dispatch_tls_local_exclude_set() & _AUTOCAST  # those that are off
-    with torch._C._ForceDispatchKeyGuard(include, exclude):
+    exclude = core._dispatch_tls_local_exclude_set() & _AUTOCAST  # those that are off
+    with core._ForceDispatchKeyGuard(include, exclude):
         top = pyfunctorch.retrieve_current_functorch_interpreter()
         assert isinstance(top, pyfunctorch.VmapInterpreter)
         size, randomness = top.batch_size(), top.randomness()

@@ -10,9 +10,9 @@ import warnings
 from typing import Any
 
 import torch
-import torch._tensor_str
 from torch import Tensor
 
+from torch_spmd import _compat
 from torch_spmd._replace import replace
 
 OutOfMemoryError = torch.OutOfMemoryError
@@ -40,7 +40,7 @@ def _note_fork() -> None:
 
 def _print_from_the_host() -> None:
     """Prints from a host copy, which takes one cut, since formatting reads elements one by one."""
-    format_elements = torch._tensor_str._tensor_str
+    format_elements = _compat.PRINTING.current()
 
     def on_host(self: Tensor, indent: int) -> str:
         if self.device.type == "spmd":
@@ -48,7 +48,7 @@ def _print_from_the_host() -> None:
         return format_elements(self, indent)
 
     why = "print(x) reads a tensor once, and not once an element"
-    replace(torch._tensor_str, "_tensor_str", on_host, why)
+    replace(*_compat.PRINTING, on_host, why)
 
 
 def _copy_between_processes() -> None:
@@ -70,12 +70,12 @@ def _copy_between_processes() -> None:
                 "torch.multiprocessing: the tensor requires grad and is not a leaf, and autograd "
                 "does not cross processes; send tensor.detach()"
             )
-        marks = torch._utils.get_tensor_metadata(tensor)
+        marks = _compat.utils.get_tensor_metadata(tensor)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         host = tensor.detach().cpu()
         return _received, (host, marks, tensor.requires_grad, is_parameter)
 
-    kinds: Any = (*torch._tensor_classes, Tensor, torch.nn.Parameter)
+    kinds: Any = (*_compat.top._tensor_classes, Tensor, torch.nn.Parameter)
     for kind in kinds:
         ForkingPickler.register(kind, reduce)
 
@@ -113,15 +113,15 @@ def _keep_marks() -> None:
             keep(old, new, "assignment to a module")
 
     def parameter(module: torch.nn.Module, name: str, new: Any) -> None:
-        replaces(module._parameters.get(name), new)
+        replaces(_compat.parameters(module).get(name), new)
 
     def buffer(module: torch.nn.Module, name: str, new: Any) -> None:
-        replaces(module._buffers.get(name), new)
+        replaces(_compat.buffers(module).get(name), new)
 
     modules.register_module_parameter_registration_hook(parameter)
     modules.register_module_buffer_registration_hook(buffer)
 
-    compatible = torch._has_compatible_shallow_copy_type
+    compatible = _compat.REPLACING_PARAMETERS.current()
 
     @functools.wraps(compatible)
     def compatible_with_marks(old: Tensor, new: Tensor) -> bool:
@@ -130,7 +130,7 @@ def _keep_marks() -> None:
         return compatible(old, new)
 
     why = "marks hold when a module is converted on the host"
-    replace(torch, "_has_compatible_shallow_copy_type", compatible_with_marks, why)
+    replace(*_compat.REPLACING_PARAMETERS, compatible_with_marks, why)
 
 
 _warned = False

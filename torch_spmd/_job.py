@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from multiprocessing import util
 from typing import Any
 
+from torch_spmd import _compat
+
 _joined = False
 _told = False
 _rank = 0
@@ -71,7 +73,8 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
         return None
     # Waits end by themselves after `timeout`, with words of their own: the groups wait longer.
     _timeout = datetime.timedelta(seconds=timeout + 10)
-    _, store = distributed_c10d._world.pg_map[distributed_c10d._get_default_group()]
+    default, groups_made = _compat.default_group()
+    _, store = groups_made[default]
     rank, size = dist.get_rank(), dist.get_world_size()
     with _naming_the_missing(store, rank, size):
         name = _agree_on_name(store, rank, size, timeout)
@@ -91,10 +94,8 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
 def _new_group(backend: str, use: str) -> Any:
     """A group of all processes, which find each other through this package's own store."""
     import torch.distributed as dist
-    from torch.distributed import distributed_c10d
 
-    made = distributed_c10d._world.pg_map
-    default = distributed_c10d._get_default_group()
+    default, made = _compat.default_group()
     theirs = made[default]
     made[default] = (theirs[0], _store)
     try:

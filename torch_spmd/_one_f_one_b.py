@@ -28,10 +28,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_spmd import _C, _arguments
+from torch_spmd._compat import TorchDispatchMode, has_backward_hooks, pytree
 
 if TYPE_CHECKING:
     from torch_spmd.pipelines import Pipeline
@@ -296,7 +295,7 @@ class _Call:
         mine = {id(t): place for place, t in enumerate(inputs) if t.requires_grad}
         others = [t for t in _leaves_of([t for t, _ in pairs]) if id(t) not in mine]
         for t in others:
-            if t._backward_hooks:
+            if has_backward_hooks(t):
                 raise ValueError(
                     "pipeline: with schedule '1f1b', a tensor with hooks (register_hook) must be a "
                     "parameter of the layers, loss or first, or an argument, since hooks would run "

@@ -15,7 +15,7 @@ import torch
 import torch.fx.node
 from torch import Tensor
 
-from torch_spmd import _C
+from torch_spmd import _C, _compat
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike, blocks, check_blocks
 
 _library = torch.library.Library("spmd", "FRAGMENT")
@@ -77,11 +77,11 @@ def _entry_of(node: ast.expr) -> Any:
 
 def is_traced(tensor: Tensor) -> bool:
     """Whether a tracer records what is done to the tensor, or the tensor is a fake."""
-    keys = torch._C._dispatch_keys(tensor)
+    keys = _compat.core._dispatch_keys(tensor)
     return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or keys.has(torch._C.DispatchKey.Python)
-        or keys.has(torch._C.DispatchKey.Functionalize)
+        _compat.core._len_torch_dispatch_stack() > 0
+        or keys.has(_compat.core.DispatchKey.Python)
+        or keys.has(_compat.core.DispatchKey.Functionalize)
     )
 
 

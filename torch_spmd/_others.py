@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any
 
 import torch
 
+from torch_spmd import _compat
 from torch_spmd._replace import replace
 
 DEVICE = "spmd"
@@ -24,9 +24,8 @@ def install() -> None:
 def _data_parallel() -> None:
     """nn.DataParallel would make a replica for each accelerator, of modules on the CPU, too, but
     there is one logical device. It is the module itself, as without accelerators."""
-    # The package's attribute of this name is a function.
-    module: Any = importlib.import_module("torch.nn.parallel.data_parallel")
-    available = module._get_available_device_type
+    place = _compat.data_parallel_device()
+    available = place.current()
 
     @functools.wraps(available)
     def other_than_ours() -> str | None:
@@ -34,7 +33,7 @@ def _data_parallel() -> None:
         return None if kind == DEVICE else kind
 
     why = "nn.DataParallel is the module itself, as without accelerators"
-    replace(module, "_get_available_device_type", other_than_ours, why)
+    replace(*place, other_than_ours, why)
 
 
 def _communicate_on_the_host() -> None:

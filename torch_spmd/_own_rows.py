@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
-from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
-from torch_spmd import _C
+from torch_spmd import _C, _compat
 from torch_spmd._state import processes
 from torch_spmd.mesh import Mesh
 from torch_spmd.spec import PartitionSpec, blocks, is_spec, to_spec
@@ -238,9 +237,8 @@ def behind(loader: Any, count: int) -> DataLoader[Any] | None:
 def batch_skipper(iterator: Any) -> Callable[[], Any] | None:
     """A function that goes behind the next batch of a DataLoader's iterator without reading it;
     None if that is not possible."""
-    has_indices = getattr(iterator, "_dataset_kind", None) == _DatasetKind.Map
-    draws = isinstance(iterator, _SingleProcessDataLoaderIter) and has_indices
-    return iterator._next_index if draws else None
+    draw: Callable[[], Any] | None = _compat.next_indices(iterator)
+    return draw
 
 
 def without_rows(tree: Any) -> Any:

@@ -72,6 +72,8 @@ before_program: list[Callable[[], None]] = []
 
 # How many steps had not happened when an optimizer last began one.
 _lost: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+# For how many parameters it had state when it began one, each number once.
+_sizes: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -82,6 +84,9 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     if lost > 0 and _lost.get(optimizer) != lost:
         _lost[optimizer] = lost
         _forget_lost_state(optimizer)
+    sizes = _sizes.setdefault(optimizer, [0])
+    if sizes[-1] != len(optimizer.state):
+        sizes.append(len(optimizer.state))
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -94,8 +99,17 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def _forget_lost_state(optimizer: Optimizer) -> None:
-    """The first step of a parameter makes its moments. If that step did not happen they have no
+    """The first step of parameters makes their moments. If that step did not happen they have no
     value, and this one, which is the first, makes them again."""
-    for parameter, state in list(optimizer.state.items()):
-        if any(isinstance(v, Tensor) and _C.is_lost(v) for v in dict(state).values()):
-            del optimizer.state[parameter]
+    states = list(optimizer.state.items())
+    lost = next((k for k, (_, state) in enumerate(states) if _is_lost(state)), None)
+    if lost is None:
+        return
+    kept = max(size for size in _sizes[optimizer] if size <= lost)
+    for parameter, _ in states[kept:]:
+        del optimizer.state[parameter]
+
+
+def _is_lost(state: Any) -> bool:
+    values = state.values() if isinstance(state, dict) else ()
+    return any(isinstance(value, Tensor) and _C.is_lost(value) for value in values)

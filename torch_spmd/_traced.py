@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from torch_spmd import _C, _steps
+from torch_spmd import _C, _compat, _steps
 from torch_spmd._training_step import TrainingStep
 from torch_spmd.spec import PartitionSpec
 from torch_spmd.tensors import mark_of
@@ -174,7 +174,7 @@ def runs_of(model: nn.Module) -> list[Run]:
 
 
 def _find_runs(module: nn.Module, path: str, runs: list[Run]) -> None:
-    children = list(module._modules.values())
+    children = list(_compat.children(module).values())
     inside: set[int] = set()
     if isinstance(module, (nn.ModuleList, nn.Sequential)):
         signatures = [_signature(child) for child in children]
@@ -187,7 +187,7 @@ def _find_runs(module: nn.Module, path: str, runs: list[Run]) -> None:
                 runs.append(Run(module, path, first, last - first + 1))
                 inside.update(range(first, last + 1))
             first = last + 1
-    for position, (name, child) in enumerate(module._modules.items()):
+    for position, (name, child) in enumerate(_compat.children(module).items()):
         if child is not None and position not in inside:
             _find_runs(child, f"{path}{name}.", runs)
 
@@ -211,7 +211,7 @@ def shortened(kept: Mapping[Run, int] | None, runs: list[Run]) -> Iterator[None]
         yield
         return
     containers = {id(run.container): run.container for run in runs}
-    before = {key: dict(container._modules) for key, container in containers.items()}
+    before = {key: dict(_compat.children(container)) for key, container in containers.items()}
     try:
         for key, container in containers.items():
             left_out = {
@@ -221,13 +221,13 @@ def shortened(kept: Mapping[Run, int] | None, runs: list[Run]) -> Iterator[None]
                 for position in range(run.first + kept[run], run.first + run.length)
             }
             children = [c for i, c in enumerate(before[key].values()) if i not in left_out]
-            container._modules.clear()
-            container._modules.update({str(i): c for i, c in enumerate(children)})
+            _compat.children(container).clear()
+            _compat.children(container).update({str(i): c for i, c in enumerate(children)})
         yield
     finally:
         for key, container in containers.items():
-            container._modules.clear()
-            container._modules.update(before[key])
+            _compat.children(container).clear()
+            _compat.children(container).update(before[key])
 
 
 @contextlib.contextmanager
@@ -237,7 +237,7 @@ def _without_data(
     """Gives the model's parameters by their first name; they and its buffers have no data."""
     replaced: dict[Tensor, Tensor] = {}
     parameters: dict[str, nn.Parameter] = {}
-    before = [(m, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
+    before = [(m, dict(_compat.parameters(m)), dict(_compat.buffers(m))) for m in model.modules()]
     try:
         for module, own, buffers in before:
             for key, p in own.items():
@@ -247,14 +247,14 @@ def _without_data(
                     name = names[p][0]
                     tensor = program.add_parameter(name, p)
                     replaced[p] = parameters[name] = nn.Parameter(tensor, p.requires_grad)
-                module._parameters[key] = replaced[p]  # type: ignore[assignment]
+                _compat.parameters(module)[key] = replaced[p]  # type: ignore[assignment]
             for key, buffer in buffers.items():
                 if buffer is not None:
                     if buffer not in replaced:
                         replaced[buffer] = program.add(buffer)
-                    module._buffers[key] = replaced[buffer]
+                    _compat.buffers(module)[key] = replaced[buffer]
         yield parameters
     finally:
         for module, own, buffers in before:
-            module._parameters.update(own)
-            module._buffers.update(buffers)
+            _compat.parameters(module).update(own)
+            _compat.buffers(module).update(buffers)

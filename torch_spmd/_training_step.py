@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree
 
 from torch_spmd import _arguments
+from torch_spmd._compat import pytree
 
 Optimizers = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Batch = tuple[Any, ...] | dict[str, Any]
@@ -45,7 +45,7 @@ class TrainingStep:
 
     def placed(self, place: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with each of its tensors as `place` makes it."""
-        made: Batch = _pytree.tree_map_only(Tensor, place, self.batch)
+        made: Batch = pytree.tree_map_only(Tensor, place, self.batch)
         return made
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
@@ -124,7 +124,7 @@ def _batch(caller: str, batch: Any) -> Batch:
             f"ones; got {_arguments.shown(batch)}"
         )
     with _arguments.reading(caller, "batch"):
-        leaves = _pytree.tree_leaves(found)
+        leaves = pytree.tree_leaves(found)
     for x in leaves:
         if isinstance(x, Tensor) and (x.layout != torch.strided or x.is_nested):
             raise ValueError(

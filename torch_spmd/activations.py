@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments, _ops
+from torch_spmd._compat import forward_hooks, forward_pre_hooks, functorch, pytree
 from torch_spmd.mesh import Mesh
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, to_spec
 from torch_spmd.tensors import mark_of, mark_sharding, reshard
@@ -101,10 +101,10 @@ class MarkOutputs(LayoutHook):
 def install(module: nn.Module, hook: MarkInputs | MarkOutputs) -> None:
     """Registers the hook; one of the same kind that is there already is replaced."""
     if isinstance(hook, MarkInputs):
-        remove_hooks(module._forward_pre_hooks, MarkInputs)
+        remove_hooks(forward_pre_hooks(module), MarkInputs)
         module.register_forward_pre_hook(hook, with_kwargs=True)
     else:
-        remove_hooks(module._forward_hooks, MarkOutputs)
+        remove_hooks(forward_hooks(module), MarkOutputs)
         module.register_forward_hook(hook)
 
 
@@ -120,7 +120,7 @@ def without_hooks(module: nn.Module) -> Iterator[None]:
     every = [
         hooks
         for child in module.modules()
-        for hooks in (child._forward_pre_hooks, child._forward_hooks)
+        for hooks in (forward_pre_hooks(child), forward_hooks(child))
     ]
     before = [dict(hooks) for hooks in every]
     for hooks in every:
@@ -274,7 +274,7 @@ def constrained(value: Any, mesh: Mesh, layout: Layout, where: str) -> Any:
 
 
 def _is_unmarked_data(value: Tensor) -> bool:
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value) or _ops.is_traced(value)
+    wrapped = functorch.is_functorch_wrapped_tensor(value) or _ops.is_traced(value)
     if wrapped or value.requires_grad or not value.is_leaf:
         return False
     return mark_of(value) is None

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
 from torch.overrides import handle_torch_function, has_torch_function_unary
-from torch.utils import _pytree as pytree
 
 from torch_spmd import _C, _arguments
+from torch_spmd._compat import functorch as _functorch
+from torch_spmd._compat import pytree
 from torch_spmd.manual import ManualAxis, manual_axis, varies
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torch_spmd import _arguments
+from torch_spmd import _arguments, _compat
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, blocks
 from torch_spmd.tensors import local_shards, mark_sharding, sharding_of
@@ -58,7 +58,7 @@ def to_device_mesh(mesh: Mesh, device_type: str = DEVICE) -> DeviceMesh:
     with torch.device("cpu"):
         ids = torch.tensor(mesh.device_ids, dtype=torch.int, device="cpu").reshape(mesh.mesh_shape)
     # Ranks of "spmd" are devices of this process.
-    alone: dict[str, Any] = {"_init_backend": False, "_rank": 0} if kind == DEVICE else {}
+    alone: dict[str, Any] = _compat.without_groups() if kind == DEVICE else {}
     return DeviceMesh(kind, ids, mesh_dim_names=mesh.axis_names, **alone)
 
 
@@ -281,15 +281,15 @@ def _local(
         return local.new_empty(0)
     for axis, placement in enumerate(placements):
         if not placement.is_replicate():
-            pieces, _ = placement._split_tensor(local, mesh.mesh_shape[axis], with_padding=False)
-            local = pieces[at[axis]]
+            local = _compat.pieces(placement, local, mesh.mesh_shape[axis])[at[axis]]
     return local.clone()
 
 
 def _placements(caller: str, mesh: Mesh, spec: PartitionSpec) -> tuple[Placement, ...]:
     """One placement per axis. Errors: ValueError for a part of an axis, or an open dimension."""
     from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.placement_types import _StridedShard
+
+    _StridedShard = _compat.strided_shard()
 
     result: list[Placement] = [Replicate() for _ in mesh.axis_names]
     for dim, entry in enumerate(spec):
@@ -323,7 +323,9 @@ def _spec(
 
     Errors: ValueError.
     """
-    from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
+    from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
+
+    _StridedShard = _compat.strided_shard()
 
     given = _arguments.items(caller, "placements", placements, "one placement per axis")
     if len(given) != len(mesh.axis_names):

@@ -9,9 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments, _ops
+from torch_spmd._compat import (
+    forward_hooks,
+    forward_pre_hooks,
+    functorch,
+    parameters,
+    pytree,
+    renew_flat_weights,
+)
 from torch_spmd.activations import LayoutHook, constrained, is_markable, remove_hooks
 from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.modules import ShardReport, shard_module_again
@@ -154,7 +161,7 @@ def _plain(entry: Any) -> Any:
 
 def _remove_hooks(module: nn.Module) -> None:
     """Removes what an earlier call installed."""
-    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+    for hooks in (forward_pre_hooks(module), forward_hooks(module)):
         remove_hooks(hooks, (_ShardBatch, _Cast, _Restore))
 
 
@@ -177,7 +184,7 @@ class _ShardBatch(LayoutHook):
         return args, kwargs
 
     def _sharded(self, value: Tensor) -> Any:
-        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
+        wrapped = functorch.is_functorch_wrapped_tensor(value)
         if not wrapped and not _ops.is_traced(value) and mark_of(value) is not None:
             return value
         entries: list[Any] = [None] * value.dim()
@@ -203,7 +210,7 @@ def _compute_in(
 
 def refuse_casts(caller: str, module: nn.Module) -> None:
     """Errors: NotImplementedError if the module computes in another type than its parameters'."""
-    hooks = (hook for child in module.modules() for hook in child._forward_pre_hooks.values())
+    hooks = (hook for child in module.modules() for hook in forward_pre_hooks(child).values())
     if any(isinstance(hook, _Cast) for hook in hooks):
         raise NotImplementedError(
             f"{caller}: fsdp(param_dtype=…, reduce_dtype=…) casts parameters by hooks, which this "
@@ -236,13 +243,13 @@ class _Casts:
             return
         casts: dict[nn.Parameter, Tensor] = {}
         for child in module.modules():
-            for name, parameter in child._parameters.items():
+            for name, parameter in parameters(child).items():
                 if parameter is None or not parameter.is_floating_point():
                     continue
                 if parameter not in casts:
                     casts[parameter] = self._cast(parameter)
                 self.replaced.append((child, name, parameter))
-                child._parameters[name] = casts[parameter]  # type: ignore[assignment]
+                parameters(child)[name] = casts[parameter]  # type: ignore[assignment]
             _refresh_flat_weights(child)
 
     def leave(self) -> None:
@@ -251,7 +258,7 @@ class _Casts:
             return
         replaced, self.replaced = self.replaced, []
         for child, name, parameter in replaced:
-            child._parameters[name] = parameter
+            parameters(child)[name] = parameter
         for child in {id(child): child for child, _, _ in replaced}.values():
             _refresh_flat_weights(child)
 
@@ -317,4 +324,4 @@ class _ReducedIn(torch.autograd.Function):
 def _refresh_flat_weights(module: nn.Module) -> None:
     """Recurrent modules keep a list of their parameters besides."""
     if isinstance(module, nn.RNNBase):
-        module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+        renew_flat_weights(module)

@@ -18,9 +18,9 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import accelerators, strategies
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from torch_spmd import _C, _arguments, processes
+from torch_spmd._compat import pytree
 from torch_spmd.integrations import _trainers
 from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.spec import PartitionSpec

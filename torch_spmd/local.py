@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments
+from torch_spmd._compat import pytree
 from torch_spmd.collectives import pmax, pmean, pmin, psum
 from torch_spmd.manual import Region
 from torch_spmd.mesh import Mesh, mesh_or_global

@@ -25,11 +25,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import _functorch
-from torch._functorch import pyfunctorch, vmap
-from torch.utils import _pytree as pytree
 
 from torch_spmd import _C, _arguments, _ops
+from torch_spmd._compat import core, pyfunctorch, pytree, vmap
+from torch_spmd._compat import functorch as _functorch
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, is_spec, names_in, to_spec
 
@@ -134,7 +133,7 @@ class ManualAxis:
         one that is entered by now is above this axis's."""
         if (step := _C.call_on_shards(_index, (), self.name, None)) is not None:
             return step
-        with pyfunctorch.temporarily_clear_interpreter_stack(), torch._C.DisableTorchFunction():
+        with pyfunctorch.temporarily_clear_interpreter_stack(), core.DisableTorchFunction():
             positions = torch.arange(self.size, device="spmd")
         return _functorch._add_batch_dim(positions, 0, self.level)
 
@@ -428,7 +427,7 @@ def _prepare() -> None:
     """What is needed before the first region."""
     from torch_spmd import _functional_collectives  # which imports this module
 
-    vmap.lazy_load_decompositions()  # type: ignore[attr-defined]
+    vmap.lazy_load_decompositions()
     _functional_collectives.register()
 
 

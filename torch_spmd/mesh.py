@@ -7,12 +7,10 @@ import contextlib
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
-from torch_spmd import _C, _arguments, _loading
+from torch_spmd import _C, _arguments, _compat, _loading
 
 _loading.refuse_reload(__name__, globals(), "Mesh")
 
@@ -267,7 +265,6 @@ def _check_device_count(core: _C.Mesh, backend: str) -> None:
 # It passes on a copy, with the name, three times for each node of a backward pass. So the name is
 # one that is copied without an allocation, and nothing is kept where there is no mesh.
 _KEY = "spmd.mesh"
-_remove: Callable[[str], None] | None = getattr(torch._C, "_remove_obj_from_tls", None)
 
 
 def get_global_mesh() -> Mesh | None:
@@ -279,9 +276,9 @@ def get_global_mesh() -> Mesh | None:
         ...     spmd.get_global_mesh().axis_names
         ('x',)
     """
-    if not torch._C._is_key_in_tls(_KEY):
+    if not _compat.core._is_key_in_tls(_KEY):
         return None
-    mesh: Mesh | None = torch._C._get_obj_in_tls(_KEY)
+    mesh: Mesh | None = _compat.core._get_obj_in_tls(_KEY)
     return mesh
 
 
@@ -299,9 +296,7 @@ def set_global_mesh(mesh: Mesh | None) -> None:
         raise TypeError(
             f"set_global_mesh: mesh must be a Mesh or None; got {_arguments.shown(mesh)}"
         )
-    if mesh is None and _remove is not None:  # PyTorch 2.13 or later
-        _remove(_KEY)
-    else:
+    if mesh is not None or not _compat.remove_from_tls(_KEY):
         _C.keep_in_thread(_KEY, mesh)
 
 

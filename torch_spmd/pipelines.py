@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint as checkpointed
 
-from torch_spmd import _arguments
+from torch_spmd import _arguments, _compat
+from torch_spmd._compat import pytree
 from torch_spmd._one_f_one_b import like, loss_of, moved
 from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec
@@ -349,9 +349,9 @@ def _stacked(modules: Sequence[Any], mesh: Mesh, axis: str, schedule: str) -> nn
         module = layer.get_submodule(owner)
         if isinstance(first, nn.Parameter):
             whole = nn.Parameter(whole, first.requires_grad)
-            module._parameters[attribute] = whole
+            _compat.parameters(module)[attribute] = whole
         else:
-            module._buffers[attribute] = whole
+            _compat.buffers(module)[attribute] = whole
         mark_sharding(whole, mesh, (axis, None, *spec))
     return layer
 

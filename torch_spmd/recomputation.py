@@ -7,14 +7,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch._C import _functorch
-from torch._functorch import pyfunctorch
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from torch_spmd import _arguments
+from torch_spmd._compat import core, pyfunctorch, pytree
+from torch_spmd._compat import functorch as _functorch
 from torch_spmd.manual import ManualAxis, entered, entered_again, varies
 
 
@@ -67,7 +65,7 @@ def _in_region(f: Callable[..., Any], axes: list[ManualAxis], args: Any, kwargs:
 
         def whole(*leaves: Any) -> list[Any]:
             restored = pyfunctorch.temporarily_restore_interpreter_stack(levels)
-            with restored, entered_again(axes), torch._C._EnableTorchFunction():
+            with restored, entered_again(axes), core._EnableTorchFunction():
                 inner = [_entered(leaf, names, axes) for leaf, names in zip(leaves, batched)]
                 args, kwargs = pytree.tree_unflatten(inner, form)
                 results, result_form = pytree.tree_flatten(f(*args, **kwargs))
@@ -75,7 +73,7 @@ def _in_region(f: Callable[..., Any], axes: list[ManualAxis], args: Any, kwargs:
             forms[:] = [result_form, [names for _, names in parts]]
             return [result for result, _ in parts]
 
-        with torch._C.DisableTorchFunction():  # whose modes are about shards
+        with core.DisableTorchFunction():  # whose modes are about shards
             results = checkpoint(whole, *(leaf for leaf, _ in apart), use_reentrant=False)
     result_form, names = forms
     inner = [_entered(result, n, axes) for result, n in zip(results, names)]

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
 
 from torch_spmd import _C, _arguments, _loading, _ops
+from torch_spmd._compat import functorch as _functorch
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import (
     UNCONSTRAINED,

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from torch_spmd import _C, _arguments
+from torch_spmd._compat import pytree
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
@@ -116,7 +116,7 @@ def calls_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterato
             f"calls_of: function must be a function of tensors; got {_arguments.shown(function)}"
         )
     _C.sync(True)
-    args, kwargs = tree_map_only(Tensor, lambda t: t.to("spmd"), (args, kwargs))
+    args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to("spmd"), (args, kwargs))
     with torch.no_grad():
         results = function(*args, **kwargs)
     calls = _C.pending_calls()

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import filesystem, metadata, planner, utils
+from torch.distributed.checkpoint import filesystem, metadata, planner
 from torch.utils.weak import WeakIdKeyDictionary
 
-from torch_spmd import _C
+from torch_spmd import _C, _compat
 from torch_spmd._replace import replace
 from torch_spmd._state import boxes, parts, processes
 from torch_spmd._state.boxes import Box
@@ -154,11 +154,11 @@ def _whole(item: planner.WriteItem, name: str, tensor: Tensor) -> planner.WriteI
 
 def watch() -> None:
     """Called once. The functions that save and load tell no tensor when they begin, are done or
-    fail; but they consist of steps of a `_DistWrapper`, which all processes take together."""
-    wrapper: Any = utils._DistWrapper
+    fail; but they consist of steps of one class, which all processes take together."""
+    wrapper = _compat.dcp_steps()
     for name in ("reduce_scatter", "all_gather", "all_reduce", "broadcast"):
         replace(wrapper, name, _watched(getattr(wrapper, name)), "dcp()")
-    writer: Any = filesystem._FileSystemWriter
+    writer = _compat.dcp_file_writer()
     replace(writer, "prepare_local_plan", _with_unique_names(writer.prepare_local_plan), "dcp()")
 
 

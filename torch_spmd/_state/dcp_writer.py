@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
 
 from torch.distributed.checkpoint import filesystem, planner
+
+from torch_spmd import _compat
 
 _SUFFIX = filesystem.DEFAULT_SUFFIX
 
@@ -36,7 +37,7 @@ class Writer(filesystem.FileSystemWriter):
         return False  # there is nothing to warn of
 
     def prepare_global_plan(self, plans: list[planner.SavePlan]) -> list[planner.SavePlan]:
-        prefix: Any = filesystem._StoragePrefix
+        prefix = _compat.dcp_storage_prefix()
         return [
             dataclasses.replace(plan, storage_data=prefix(f"__{self._token}_{i}_"))
             for i, plan in enumerate(plans)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_spmd import _compat
+
 Found = list[tuple[str, nn.Module, str]]  # (name, the module that has it, its name there)
 
 
@@ -17,8 +19,8 @@ def meta_buffers(module: nn.Module) -> Found:
     return [
         (f"{prefix}.{name}" if prefix else name, child, name)
         for prefix, child in module.named_modules()
-        for name, buffer in child._buffers.items()
-        if buffer is not None and buffer.is_meta and name in child._non_persistent_buffers_set
+        for name, buffer in _compat.buffers(child).items()
+        if buffer is not None and buffer.is_meta and name in _compat.transient_buffers(child)
     ]
 
 
@@ -37,9 +39,10 @@ def fill_buffers(module: nn.Module, found: Found) -> None:
     model: Any = module
     for child in dict.fromkeys(child for _, child, _ in found):
         names = [name for _, owner, name in found if owner is child]
+        held: Any = _compat.buffers(child)
         for name in names:
-            child._buffers[name] = torch.zeros_like(child._buffers[name], device="cpu")  # type: ignore[arg-type]
+            held[name] = torch.zeros_like(held[name], device="cpu")
         with torch.no_grad():
             model._init_weights(child)
         for name in names:
-            child._buffers[name] = child._buffers[name].to("spmd")  # type: ignore[union-attr]
+            held[name] = held[name].to("spmd")

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torch_spmd import _compat
+
 _DEEPEST = 100
 # What wrappers put before the names of the module that they wrap.
 _WRAPPERS = re.compile(
@@ -43,7 +45,7 @@ class Names:
 def memory(tensor: Tensor) -> Any:
     """Equal for tensors that show the same memory in the same way."""
     try:
-        storage = tensor.untyped_storage()._cdata
+        storage = _compat.storage_number(tensor)
         stride, offset = tensor.stride(), tensor.storage_offset()
     except (RuntimeError, NotImplementedError):  # it has no memory of its own, such as a sparse one
         return id(tensor)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_spmd import _C
+from torch_spmd import _C, _compat
 from torch_spmd._state import boxes, processes
 from torch_spmd._state.boxes import Box
 from torch_spmd.spec import blocks
@@ -28,7 +28,7 @@ def is_ours(tensor: Tensor) -> bool:
 
 def mark_text(tensor: Tensor) -> str:
     """What torch.save keeps of a mark; "" if there is none."""
-    return next(iter(torch._utils.get_tensor_metadata(tensor)), "") if is_ours(tensor) else ""
+    return next(iter(_compat.utils.get_tensor_metadata(tensor)), "") if is_ours(tensor) else ""
 
 
 def give_mark(tensor: Tensor, text: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_spmd import _arguments
+from torch_spmd import _arguments, _compat
 from torch_spmd._state import (
     boxes,
     conversions,
@@ -452,11 +452,11 @@ def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for prefix, child in module.named_modules(remove_duplicate=False):
         dot = f"{prefix}." if prefix else ""
-        for name, tensor in child._parameters.items():
+        for name, tensor in _compat.parameters(child).items():
             if tensor is not None:
                 found[dot + name] = tensor
-        for name, buffer in child._buffers.items():
-            if buffer is not None and name not in child._non_persistent_buffers_set:
+        for name, buffer in _compat.buffers(child).items():
+            if buffer is not None and name not in _compat.transient_buffers(child):
                 found[dot + name] = buffer
     return found
 
@@ -490,7 +490,9 @@ def _replace(module: nn.Module, names: list[str], old: Tensor, new: Tensor) -> N
     for name in names:
         parent, _, last = name.rpartition(".")
         owner = module.get_submodule(parent)
-        place: Any = owner._parameters if last in owner._parameters else owner._buffers
+        place: Any = _compat.parameters(owner)
+        if last not in place:
+            place = _compat.buffers(owner)
         place[last] = new
 
 

@@ -96,7 +96,7 @@ def flex_attention() -> None:
     """
     from torch_spmd.integrations import _lists
 
-    _lists.flex_attention(importlib.import_module("torch.nn.attention.flex_attention"))
+    _lists.flex_attention()
 
 
 @functools.cache

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import staging, state_dict_saver
+from torch.distributed.checkpoint import staging
 
+from torch_spmd import _compat
 from torch_spmd._replace import replace
 from torch_spmd._state import dcp_parts, parts, writing
 
@@ -29,7 +30,7 @@ def install() -> None:
     dcp_parts.watch()
     for stager in (staging.DefaultStager, staging.BlockingAsyncStager):
         replace(stager, "stage", _without_ours(stager.stage), "dcp()")
-    in_process: Any = vars(state_dict_saver)["_ProcessBasedAsyncCheckpointExecutor"]
+    in_process = _compat.dcp_process_executor()
     replace(in_process, "execute_save", _with_host_copies(in_process.execute_save), "dcp()")
 
 

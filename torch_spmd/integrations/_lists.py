@@ -12,21 +12,23 @@ from typing import Any
 
 import torch
 
+from torch_spmd import _compat
 from torch_spmd._replace import replace
 
 DEVICE = "spmd"
 
 
-def flex_attention(module: Any) -> None:
+def flex_attention() -> None:
     """flex_attention consists of ops that run on every device, but checks the device's name."""
-    validate = module._validate_device
+    place = _compat.flex_attention_check()
+    validate = place.current()
 
     @functools.wraps(validate)
     def validate_device(query: torch.Tensor, *others: torch.Tensor) -> None:
         if query.device.type != DEVICE:
             validate(query, *others)
 
-    replace(module, "_validate_device", validate_device, "flex_attention()")
+    replace(*place, validate_device, "flex_attention()")
 
 
 def safetensors(module: Any) -> None:
@@ -50,7 +52,7 @@ def device_mesh(module: Any) -> None:
     @functools.wraps(init)
     def without_groups(self: Any, device_type: str, *args: Any, **options: Any) -> None:
         if device_type == DEVICE:
-            options |= {"_init_backend": False, "_rank": 0}
+            options |= _compat.without_groups()
         init(self, device_type, *args, **options)
 
     replace(module.DeviceMesh, "__init__", without_groups, "dtensor()")
@@ -67,7 +69,7 @@ def distribute_tensor(module: Any) -> None:
     ) -> Any:
         from torch_spmd import Mesh, dtensors
 
-        mesh = device_mesh or api._mesh_resources.get_current_mesh()
+        mesh = _compat.mesh_of_context(device_mesh)
         if not isinstance(mesh, Mesh) and mesh.device_type != DEVICE:
             return original(tensor, mesh, placements, **options)
         return dtensors.distribute_tensor(tensor, mesh, placements)

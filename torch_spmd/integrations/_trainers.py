@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from torch_spmd import _C
+from torch_spmd._compat import pytree, storage_number
 from torch_spmd._replace import replace
 
 DEVICE = "spmd"
@@ -151,9 +151,9 @@ def transformers_training_args(module: Any) -> None:
         found = device if state is None or self.use_cpu else state.device
         return found if found.type == DEVICE else device
 
-    replace(
-        module.TrainingArguments, "_setup_devices", type(cached)(setup_devices), "transformers()"
-    )
+    asks = type(cached)(setup_devices)
+    asks.__set_name__(module.TrainingArguments, "_setup_devices")
+    replace(module.TrainingArguments, "_setup_devices", asks, "transformers()")
     available = module.is_torch_bf16_gpu_available
 
     @functools.wraps(available)
@@ -284,12 +284,12 @@ def on_host(values: Any) -> Any:
     def of_host(t: Tensor) -> Tensor:
         if t.device.type != DEVICE:
             return t
-        place = t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()
+        place = storage_number(t), t.storage_offset(), t.shape, t.stride()
         if place not in made:
             made[place] = t.detach().cpu()
         return made[place]
 
-    return tree_map_only(Tensor, of_host, values)
+    return pytree.tree_map_only(Tensor, of_host, values)
 
 
 def _of_whole_tensors(save: Callable[..., None], state: Any) -> Callable[..., None]:

@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves
 
 import torch_spmd as spmd
-from torch_spmd import _C
+from torch_spmd import _C, _compat
+from torch_spmd._compat import pytree
 from torch_spmd.torch_xla import _auto_pending
 
 # By the address of their storage, which a result shares with the tensors that autograd makes of it.
@@ -27,7 +27,7 @@ def recorded(results: Any) -> None:
     """Notes the results of a function that has been recorded."""
     global _runs
     _forget_if_run()
-    for t in tree_leaves(results):
+    for t in pytree.tree_leaves(results):
         if isinstance(t, Tensor) and t.device.type == "spmd":
             held = StorageWeakRef(t.untyped_storage())
             _results[held.cdata] = held
@@ -41,7 +41,7 @@ def run(asked: Tensor | None = None) -> None:
         return
     _forget_if_run()
     if asked is not None:
-        held = _results.get(asked.untyped_storage()._cdata)
+        held = _results.get(_compat.storage_number(asked))
         wanted = held is not None and not held.expired()
     else:
         wanted = any(not held.expired() for held in _results.values())

@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from torch_spmd import _C
+from torch_spmd import _C, _compat
 
 counters: Counter[str] = Counter()
 samples: dict[str, list[float]] = {}
@@ -51,7 +50,7 @@ def sent(tensor: Any) -> None:
 def settle(marked: Tensor | None = None) -> None:
     """Counts the tensor, and those that no longer wait."""
     runs = _C.statistics()["runs"]
-    address = None if marked is None or not _waiting else marked.untyped_storage()._cdata
+    address = None if marked is None or not _waiting else _compat.storage_number(marked)
     for key, (held, before, size) in list(_waiting.items()):
         if held.expired():
             del _waiting[key]
@@ -62,7 +61,7 @@ def settle(marked: Tensor | None = None) -> None:
 
 
 def _is_read(held: StorageWeakRef) -> bool:
-    storage = torch.UntypedStorage._new_with_weak_ptr(held.cdata)
+    storage = _compat.storage_of(held)
     return storage is not None and _C.read_by_pending(storage)
 
 

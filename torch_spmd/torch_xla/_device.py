@@ -15,12 +15,10 @@ import os
 from typing import Any
 
 import torch
-import torch.utils._device
 from torch import Tensor
-from torch.jit._builtins import _find_builtin, _register_builtin
 
 import torch_spmd as spmd
-from torch_spmd import _C
+from torch_spmd import _C, _compat
 from torch_spmd.torch_xla import _counts
 
 XLA = torch.device("xla", 0)  # what the functions of torch_xla return
@@ -69,7 +67,7 @@ def install() -> None:
     _libraries.append(library)
     _send_factories()
     counted = ("tensor", "as_tensor", "asarray", "scalar_tensor")
-    constructors = torch.utils._device._device_constructors()  # cached, as they are now
+    constructors = _compat.device_constructors()  # cached, as they are now
     names = {getattr(f, "__name__", "") for f in constructors} | set(_LIKE) | set(counted)
     for name in sorted(names):
         function = getattr(torch, name, None)
@@ -77,8 +75,7 @@ def install() -> None:
             wrapper = (_wrapped if name in counted else _named)(function)
             wrapper.__module__, wrapper.__qualname__ = "torch", name  # it is pickled by these
             setattr(torch, name, wrapper)
-            if op := _find_builtin(function):  # torch.jit.script goes by the function
-                _register_builtin(wrapper, op)
+            _compat.keep_for_jit(function, wrapper)
     Tensor.new_tensor = _wrapped(Tensor.new_tensor)  # type: ignore[method-assign]
     for name in ("new_empty", "new_full", "new_ones", "new_zeros"):
         setattr(Tensor, name, _named(getattr(Tensor, name)))
@@ -88,7 +85,7 @@ def install() -> None:
     _promote_in_einsum()
     _wrap_reads()
     if not hasattr(torch, "xla"):
-        torch._register_device_module("xla", torch.spmd)  # type: ignore[attr-defined]
+        _compat.top._register_device_module("xla", torch.spmd)  # type: ignore[attr-defined]
 
 
 def _with_spmd(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -101,10 +98,10 @@ def _send_factories() -> None:
     fallback does not see them, since PyTorch has a kernel for all devices."""
     aten = torch.library.Library("aten", "IMPL")
     _libraries.append(aten)
-    for name in torch._C._dispatch_get_all_op_names():
+    for name in _compat.core._dispatch_get_all_op_names():
         if not name.startswith("aten::"):
             continue
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+        if not _compat.core._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
             continue
         packet, _, overload = name.removeprefix("aten::").partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -166,14 +163,14 @@ def _wrap_moves() -> None:
 
 def _wrap_contexts() -> None:
     """`with torch.device("xla"):`, `torch.set_default_device`, and what autocast is told."""
-    context = torch.utils._device.DeviceContext
+    context = _compat.device_context()
     init = context.__init__
 
     @functools.wraps(init)
     def with_device(self: Any, device: Any) -> None:
         init(self, renamed(device))
 
-    context.__init__ = with_device  # type: ignore[method-assign]
+    context.__init__ = with_device
 
     autocast = torch.amp.autocast_mode.autocast
     autocast_init = autocast.__init__

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
 import torch_spmd as spmd
+from torch_spmd import _compat
+from torch_spmd._compat import pytree
 from torch_spmd.torch_xla import _tiles
 from torch_spmd.torch_xla._tiles import OpSharding
 
@@ -33,7 +34,7 @@ class ManualTensor(Tensor):
 
     @staticmethod
     def __new__(cls, parts: Tensor) -> ManualTensor:
-        result: ManualTensor = torch.Tensor._make_wrapper_subclass(
+        result: ManualTensor = _compat.wrapper_subclass(
             cls, parts.shape[1:], dtype=parts.dtype, device=parts.device
         )
         result.parts = parts
@@ -42,7 +43,11 @@ class ManualTensor(Tensor):
     def whole(self) -> Tensor | None:
         """Where the region begins, the tensor that this has the parts of, if it has not changed."""
         t = self._of[0]() if self._of is not None else None
-        return t if self._of is not None and t is not None and t._version == self._of[1] else None
+        return (
+            t
+            if self._of is not None and t is not None and _compat.version(t) == self._of[1]
+            else None
+        )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"ManualTensor({self.parts})"
@@ -53,19 +58,19 @@ class ManualTensor(Tensor):
     ) -> Any:
         if func is torch.ops.aten.detach.default:
             return cls(args[0].parts.detach())
-        flat, form = tree_flatten((args, kwargs or {}))
+        flat, form = pytree.tree_flatten((args, kwargs or {}))
         places = [i for i, value in enumerate(flat) if isinstance(value, ManualTensor)]
 
         def of_one(*parts: Tensor) -> Any:
             values = list(flat)
             for place, part in zip(places, parts):
                 values[place] = part
-            its_args, its_kwargs = tree_unflatten(values, form)
+            its_args, its_kwargs = pytree.tree_unflatten(values, form)
             return func(*its_args, **its_kwargs)
 
         with torch.overrides.enable_reentrant_dispatch():  # torch.vmap is above this dispatch
             each = torch.vmap(of_one, randomness="different")(*(flat[i].parts for i in places))
-        return tree_map(lambda v: cls(v) if isinstance(v, Tensor) else v, each)
+        return pytree.tree_map(lambda v: cls(v) if isinstance(v, Tensor) else v, each)
 
 
 def _spread(parts: Tensor) -> Tensor:
@@ -89,7 +94,7 @@ def enter(t: Tensor, sharding: OpSharding) -> ManualTensor:
                 part = torch.nn.functional.pad(part, [n for m in missing[::-1] for n in (0, m)])
         parts.append(part)
     begun = ManualTensor(_spread(torch.stack(parts)))
-    begun._of = weakref.ref(t), t._version
+    begun._of = weakref.ref(t), _compat.version(t)
     return begun
 
 
@@ -169,12 +174,12 @@ def unmark(t: Tensor) -> None:
 
 def end_region(t: Tensor) -> None:
     """Says that a region ends with this tensor."""
-    _left[t] = t._version
+    _left[t] = _compat.version(t)
 
 
 def is_end(t: Tensor) -> bool:
     """Whether a region ends with this tensor, and no op in place has followed."""
-    return bool(_left.get(t) == t._version)
+    return bool(_left.get(t) == _compat.version(t))
 
 
 def is_manual(t: Tensor) -> bool:

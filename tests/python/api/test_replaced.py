@@ -8,6 +8,8 @@ import re
 from processes import run_python
 
 MOST = 10
+# torch.utils.rename_privateuse1_backend changes how these are shown.
+OF_THE_NAME = ("torch._C._autograd.DeviceType.", "torch._C._profiler.ProfilerActivity.")
 
 LOOK = '''
 import importlib, inspect, json, sys, types
@@ -80,7 +82,8 @@ def test_what_the_import_replaces_is_on_the_page(root):
     page = (root / "docs" / "other-packages.md").read_text()
     section = page[page.index("## What the import replaces") :].split("\n## ")[0]
     listed = re.findall(r"^\| `(torch[\w.]+)` \|", section, re.MULTILINE)
-    assert sorted(found["replaced"]) == sorted(listed)
+    replaced = [name for name in found["replaced"] if not name.startswith(OF_THE_NAME)]
+    assert sorted(replaced) == sorted(listed)
     assert sorted(found["told"]) == sorted(listed)
     assert len(listed) <= MOST
     assert found["imports"]

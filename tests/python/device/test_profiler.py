@@ -23,10 +23,10 @@ def a_step():
     x = spmd.mark_sharding(torch.randn(8, 16).to("spmd"), mesh, ("data", None))
 
     def step():
-        optimizer.zero_grad()
         loss = model(x).square().sum()
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
 
     for _ in range(3):
         step()

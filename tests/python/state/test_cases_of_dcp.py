@@ -79,6 +79,7 @@ def test_what_is_loaded_stays_where_it_is():
         import torch.distributed.checkpoint as dcp
         from torch_spmd._state import parts
 
+        spmd.integrations.dcp()
         parts._LARGE = 8
         mesh = spmd.make_mesh((4,), ("x",))
         t = spmd.mark_sharding(torch.ones(512, 1024).to("spmd"), mesh, ("x", None)) * 1

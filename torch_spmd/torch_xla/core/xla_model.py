@@ -12,10 +12,10 @@ from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 import torch_spmd as spmd
 from torch_spmd import torch_xla
+from torch_spmd._compat import pytree
 from torch_spmd.torch_xla import _XLAC, runtime
 
 REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR = "sum", "mul", "and", "or"
@@ -323,7 +323,7 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 
 
 def _mapped(data: Any, function: Callable[[Any], Any]) -> Any:
-    result = tree_map(function, data)
+    result = pytree.tree_map(function, data)
     if isinstance(data, set):
         result = {function(value) for value in data}
     elif not isinstance(data, (Tensor, list, tuple, dict)) and hasattr(data, "__dict__"):
@@ -347,7 +347,7 @@ def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None)
         spec = input_sharding.xla_spec(value) if input_sharding else None
         return _XLAC._xla_tensors_from_aten([value], [str(device)], [spec])[0]
 
-    return tree_map(send, datas)
+    return pytree.tree_map(send, datas)
 
 
 # --- random numbers, memory ---

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from torch_spmd._compat import pytree
 
 
 def scan(

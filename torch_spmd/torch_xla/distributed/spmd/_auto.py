@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import torch_spmd as spmd
+from torch_spmd._compat import pytree
 from torch_spmd.torch_xla import _auto_pending, _counts
 
 
@@ -40,15 +40,15 @@ def _proposal(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: spmd.Mesh | None
 ) -> Any:
     """None, with a warning, if nothing can be proposed: everything is replicated then."""
-    leaves, form = tree_flatten((args, kwargs))
+    leaves, form = pytree.tree_flatten((args, kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
     def loss(module: nn.Module, *tensors: Tensor) -> Tensor:
         values = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):
             values[place] = tensor
-        its_args, its_kwargs = tree_unflatten(values, form)
-        results = tree_leaves(module(*its_args, **its_kwargs))
+        its_args, its_kwargs = pytree.tree_unflatten(values, form)
+        results = pytree.tree_leaves(module(*its_args, **its_kwargs))
         means = [r.float().mean() for r in results if isinstance(r, Tensor) and r.requires_grad]
         if not means:
             raise ValueError("no result of it needs a gradient")
@@ -82,7 +82,7 @@ def _mark_inputs(
     shards = 1
     for axis in proposal.batch:
         shards *= proposal.mesh[axis]
-    for leaf in tree_leaves((args, kwargs)):
+    for leaf in pytree.tree_leaves((args, kwargs)):
         of_device = isinstance(leaf, Tensor) and leaf.device.type == "spmd" and leaf.dim() > 0
         if of_device and leaf.shape[0] % shards == 0 and not spmd.sharding_of(leaf).is_committed:
             spmd.mark_sharding(leaf, mesh, proposal.batch_spec(leaf))

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
-from torch.utils._pytree import tree_map_only
 
+from torch_spmd import _compat
+from torch_spmd._compat import pytree
 from torch_spmd.torch_xla import _XLAC, runtime
 from torch_spmd.torch_xla._sharding_type import ShardingType
 
@@ -56,7 +56,7 @@ class XLAShardedTensor(DTensor):
     mesh_shape: tuple[int, ...] | None
     partition_spec: tuple[Any, ...] | None
     _mesh: Any
-    _cached_spec: DTensorSpec | None
+    _cached_spec: Any
 
     @staticmethod
     def __new__(
@@ -70,7 +70,7 @@ class XLAShardedTensor(DTensor):
         **kwargs: Any,
     ) -> XLAShardedTensor:
         inner = elem.global_tensor if isinstance(elem, XLAShardedTensor) else elem
-        result: XLAShardedTensor = Tensor._make_wrapper_subclass(
+        result: XLAShardedTensor = _compat.wrapper_subclass(
             cls,
             elem.size(),
             strides=elem.stride(),
@@ -141,25 +141,29 @@ class XLAShardedTensor(DTensor):
             # What an op returns of its own arguments, as in-place ops do, keeps its wrapper.
             return wrappers[id(t)] if id(t) in wrappers else XLAShardedTensor(t)
 
-        args, kwargs = tree_map_only(XLAShardedTensor, unwrap, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map_only(XLAShardedTensor, unwrap, (args, kwargs or {}))
         result = func(*args, **kwargs)
-        return tree_map_only(Tensor, wrap, result)
+        return pytree.tree_map_only(Tensor, wrap, result)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return super(DTensor, cls).__torch_function__(func, types, args, kwargs)
 
     @property
-    def _spec(self) -> DTensorSpec:
+    def _spec(self) -> Any:
         """The sharding in DTensor's terms.
 
         Errors: ValueError if the tensor is not the result of a mark.
         """
         if self._cached_spec is None:
-            meta = TensorMeta(
-                self.global_tensor.shape, self.global_tensor.stride(), self.global_tensor.dtype
+            of = self.global_tensor
+            self._cached_spec = _compat.dtensor_spec(
+                self._device_mesh_of(),
+                self._placements_of(),
+                shape=of.shape,
+                stride=of.stride(),
+                dtype=of.dtype,
             )
-            self._cached_spec = DTensorSpec(self._device_mesh_of(), self._placements_of(), meta)
         return self._cached_spec
 
     @_spec.setter

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import torch_spmd as spmd
+from torch_spmd._compat import pytree
 from torch_spmd.torch_xla import _XLAC
 from torch_spmd.torch_xla._sharding_type import ShardingType
 from torch_spmd.torch_xla._tiles import OpSharding
@@ -179,10 +179,11 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
 
     Errors: AssertionError for trees of different forms.
     """
-    (ours, form), (theirs, other) = tree_flatten(a), tree_flatten(b)
+    (ours, form), (theirs, other) = pytree.tree_flatten(a), pytree.tree_flatten(b)
     assert form == other, f"a and b must have the same structure. got {form} and {other}"
     pairs = [_alike(x, y) for x, y in zip(ours, theirs)]
-    return tree_unflatten([x for x, _ in pairs], form), tree_unflatten([y for _, y in pairs], form)
+    first = pytree.tree_unflatten([x for x, _ in pairs], form)
+    return first, pytree.tree_unflatten([y for _, y in pairs], form)
 
 
 def _alike(x: Any, y: Any) -> tuple[Any, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
+from torch_spmd._compat import pytree
 from torch_spmd.torch_xla.distributed import spmd
 from torch_spmd.torch_xla.distributed.spmd import ShardingType, XLAShard, XLAShardedTensor
 
@@ -45,7 +45,7 @@ def _sharded_cpu_state_dict(state_dict: Any) -> Any:
         value = _unwrap_xla_sharded_tensor(value)
         return value.detach().cpu() if isinstance(value, Tensor) else value
 
-    return tree_map(on_host, state_dict)
+    return pytree.tree_map(on_host, state_dict)
 
 
 def flatten_state_dict(state_dict: Any) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
