@@ -46,7 +46,8 @@ def named() -> set[str]:
 
 
 def names_of(tree: ast.AST) -> Iterator[str]:
-    """What a module imports from torch, and the attributes it takes of that."""
+    """What a module imports from torch, and the attributes it takes of that; the symbols of the
+    rooms of torch_spmd/_compat.py."""
     meaning = {"torch": "torch"}  # what a name stands for
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -60,6 +61,12 @@ def names_of(tree: ast.AST) -> Iterator[str]:
                 meaning[alias.asname or alias.name] = f"{node.module}.{alias.name}"
                 yield f"{node.module}.{alias.name}"
     for node in ast.walk(tree):
+        match node:
+            case ast.Call(args=[ast.Constant(value=str(room)), ast.Dict(keys=symbols)]):
+                if room.startswith("torch."):
+                    yield from (
+                        f"{room}.{k.value!s}" for k in symbols if isinstance(k, ast.Constant)
+                    )
         chain: list[str] = []
         value = node
         while isinstance(value, ast.Attribute):

@@ -25,6 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 F.relu(torch.ones(3).sum())
 c10d._world.pg_map
 other.torch.name
+vmap = _room("torch._functorch.vmap", {"_nested": why})
 """
     assert set(tool.names_of(ast.parse(source))) == {
         "torch",
@@ -34,6 +35,7 @@ other.torch.name
         "torch.distributed.distributed_c10d",
         "torch.distributed.distributed_c10d._world",
         "torch.distributed.distributed_c10d._world.pg_map",
+        "torch._functorch.vmap._nested",
     }
 
 
