@@ -9,6 +9,7 @@ here is used everywhere, and without it `import torch_spmd` fails.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import types
 from typing import Any, NamedTuple
@@ -251,10 +252,121 @@ def mesh_of_context(given: Any) -> Any:
     return given or resources.get_current_mesh()
 
 
-def without_groups() -> dict[str, Any]:
-    """Arguments of a DeviceMesh that makes no process groups. Instead: a backend of the device.
-    Without: to_device_mesh raises."""
-    return {"_init_backend": False, "_rank": 0}
+@functools.cache
+def mesh_of_devices() -> type:
+    """The class of a DeviceMesh whose ranks are devices. Instead: a backend of the device. Without:
+    to_device_mesh raises."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    def first_device() -> int:
+        from torch_spmd.processes import local_devices
+
+        return local_devices()[0]
+
+    class OfDevices(DeviceMesh):
+        """Without process groups. The rank of a process is the first of its devices, for which it
+        asks as late as it can: a process that has asked has joined its job."""
+
+        def __init__(self, device_type: str, *args: Any, **options: Any) -> None:
+            self._is_made = False
+            super().__init__(device_type, *args, **options | {"_init_backend": False, "_rank": 0})
+            self._dim_group_names = []
+            self._is_made = True
+
+        def __reduce__(self) -> Any:
+            return _empty_mesh, (), self.__getstate__()
+
+        @property
+        def mesh(self) -> Any:
+            """The devices; of a slice those among which the process's first device is.
+
+            Errors: RuntimeError for a slice of a mesh that has none of them.
+            """
+            every = slices_like(self)
+            if every.size(0) == 1 or not self._is_made:
+                return every[0]
+            first = first_device()
+            for one in every:
+                if first in one.flatten().tolist():
+                    return one
+            raise RuntimeError(
+                f"{self} is a slice of a mesh without device {first}, this process's"
+            )
+
+        @property
+        def _coordinate_on_dim(self) -> Any:
+            """Where the process's first device is; None if it is not in the mesh."""
+            places = (slices_like(self) == first_device()).nonzero().tolist()
+            return tuple(places[0][1:]) if places else None
+
+        @_coordinate_on_dim.setter
+        def _coordinate_on_dim(self, place: Any) -> None:
+            pass  # it is found when it is asked for
+
+        def _compute_coordinate_on_dim(self) -> Any:
+            return None
+
+        def _create_sub_mesh(self, layout: Any, names: Any) -> Any:
+            root = root_mesh(self)
+            given = {"_layout": layout, "_rank_map": root._rank_map, "_root_mesh": root}
+            return type(self)(self.device_type, mesh_dim_names=names, **given)
+
+        def get_rank(self) -> int:
+            """The number of the process."""
+            from torch_spmd.processes import process_index
+
+            return process_index()
+
+        def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+            """Where the process's first device is along a dimension; -1 if it is not in the
+            mesh."""
+            if mesh_dim is None:
+                if self.ndim > 1:
+                    raise RuntimeError(
+                        f"get_local_rank: the DeviceMesh has {self.ndim} dimensions, "
+                        f"{self.mesh_dim_names}; say which one: mesh_dim=…"
+                    )
+                mesh_dim = 0
+            if isinstance(mesh_dim, str):
+                flattened = root_mesh(self)._flatten_mapping
+                if mesh_dim in flattened:
+                    return int(flattened[mesh_dim].get_local_rank())
+                mesh_dim = self._get_mesh_dim_by_name(mesh_dim)
+            at = self.get_coordinate()
+            return -1 if at is None else int(at[mesh_dim])
+
+        def get_group(self, mesh_dim: int | str | None = None) -> Any:
+            raise RuntimeError(
+                "get_group: a DeviceMesh of 'spmd' has no process groups: its ranks are devices, "
+                "and a tensor of the device is the whole one, so that sums and means need no "
+                "collective. A group of processes for tensors on the host is that of a DeviceMesh "
+                "of 'cpu'"
+            )
+
+        @staticmethod
+        def _init_process_groups(*args: Any, **options: Any) -> Any:
+            return []
+
+    OfDevices.__name__ = OfDevices.__qualname__ = "DeviceMesh"
+    return OfDevices
+
+
+def _empty_mesh() -> Any:
+    """Called by pickle and by copies, which fill it."""
+    return object.__new__(mesh_of_devices())
+
+
+def root_mesh(device_mesh: Any) -> Any:
+    """The DeviceMesh of which this is a slice. Instead: none. Without: functions that take a mesh
+    take no DeviceMesh."""
+    return device_mesh._get_root_mesh()
+
+
+def slices_like(device_mesh: Any) -> Tensor:
+    """The ranks of all slices like this one, which is one of them. Instead: none. Without:
+    functions that take a mesh take no slice that is several dimensions or a part of one."""
+    every: Tensor = device_mesh._layout.remap_to_tensor(device_mesh._rank_map)
+    return every
 
 
 def strided_shard() -> Any:

@@ -57,13 +57,16 @@ def to_device_mesh(mesh: Mesh, device_type: str = DEVICE) -> DeviceMesh:
     kind = _arguments.text("to_device_mesh", "device_type", device_type)
     with torch.device("cpu"):
         ids = torch.tensor(mesh.device_ids, dtype=torch.int, device="cpu").reshape(mesh.mesh_shape)
-    # Ranks of "spmd" are devices of this process.
-    alone: dict[str, Any] = _compat.without_groups() if kind == DEVICE else {}
-    return DeviceMesh(kind, ids, mesh_dim_names=mesh.axis_names, **alone)
+    make: Any = _compat.mesh_of_devices() if kind == DEVICE else DeviceMesh
+    made: DeviceMesh = make(kind, ids, mesh_dim_names=mesh.axis_names)
+    return made
 
 
 def from_device_mesh(device_mesh: DeviceMesh) -> Mesh:
     """A DeviceMesh as a mesh: device r is rank r. Axes without names are "axis0", "axis1", …
+
+    Functions that take a mesh take a DeviceMesh as it is. Of a slice this is the mesh of its ranks
+    alone, where those take the mesh of which it is one.
 
     Errors: TypeError for an argument of another kind; as `Mesh`.
 
@@ -84,6 +87,20 @@ def from_device_mesh(device_mesh: DeviceMesh) -> Mesh:
     return Mesh(ids.flatten().tolist(), tuple(ids.shape), device_mesh.mesh_dim_names)
 
 
+def whole_mesh(device_mesh: Any) -> Mesh:
+    """The mesh of all devices of which a DeviceMesh is a slice: a tensor that is sharded over the
+    slice is replicated over the rest. If the slice has dimensions that are several of the whole
+    mesh, or parts of one, the rest is an axis "rest"."""
+    root, names = _compat.root_mesh(device_mesh), device_mesh.mesh_dim_names
+    if device_mesh is root or set(names) <= set(root.mesh_dim_names):
+        return from_device_mesh(root)
+    every = _compat.slices_like(device_mesh)
+    sizes = tuple(every.shape)
+    if sizes[0] == 1:
+        return Mesh(every.flatten().tolist(), sizes[1:], names)
+    return Mesh(every.flatten().tolist(), sizes, ("rest", *names))
+
+
 def distribute_tensor(
     t: Tensor, mesh: Mesh | DeviceMesh | None, placements: Sequence[Placement] | None = None
 ) -> Tensor:
@@ -95,7 +112,8 @@ def distribute_tensor(
     Args:
         t: a tensor on any device; a Parameter stays one.
         mesh: the mesh; None means the global one.
-        placements: `Shard`, `_StridedShard` or `Replicate` per axis; None replicates.
+        placements: `Shard`, `_StridedShard` or `Replicate` per axis; None replicates. Over axes of
+            which a DeviceMesh is no slice it is replicated.
 
     Errors:
         TypeError: an argument of another kind; a DTensor, for which there is `from_dtensor`.
@@ -118,8 +136,11 @@ def distribute_tensor(
     if not isinstance(t, Tensor):
         raise TypeError(f"{caller}: t must be a tensor; got {_arguments.shown(t)}")
     _arguments.check_dense(caller, t)
-    mesh = mesh_or_global(caller, mesh if mesh is None or isinstance(mesh, Mesh) else _mesh(mesh))
-    given = [Replicate() for _ in mesh.axis_names] if placements is None else placements
+    axes = None if mesh is None or isinstance(mesh, Mesh) else _axes_of_slice(mesh)
+    mesh = mesh_or_global(caller, mesh)
+    given: Any = [Replicate() for _ in mesh.axis_names] if placements is None else placements
+    if axes is not None and placements is not None:
+        given = _on_all_axes(caller, mesh, axes, placements)
     spec = _spec(caller, mesh, given, tuple(t.shape), partial=False)
     if t.device.type != DEVICE:
         moved = t.detach().to(DEVICE) if t.is_leaf else t.to(DEVICE)
@@ -187,7 +208,8 @@ def from_dtensor(d: DTensor, mesh: Mesh | None = None) -> Tensor:
     """A DTensor as a tensor of the device, with the mark that its placements say.
 
     Every process gathers the values on its host, as for every tensor that is moved to the device,
-    and its devices take their parts. `Partial` is reduced and replicated. It is differentiable.
+    and its devices take their parts. `Partial` is reduced and replicated. It is differentiable: a
+    DTensor that is a leaf gets its gradient, as a tensor does of which `to("spmd")` is used.
 
     Args:
         d: a DTensor on any device. All processes call the function.
@@ -225,19 +247,32 @@ def from_dtensor(d: DTensor, mesh: Mesh | None = None) -> Tensor:
             "which has no values of other ranks; run it in a job of several processes"
         )
     moved = d.full_tensor().to(DEVICE)
-    if not d.requires_grad or d.is_leaf:
-        moved = moved.detach().requires_grad_(d.requires_grad)
-    return mark_sharding(moved, mesh, spec)
+    return mark_sharding(moved if d.requires_grad else moved.detach(), mesh, spec)
 
 
-def _mesh(mesh: Any) -> Mesh:
+def _axes_of_slice(mesh: Any) -> Sequence[str] | None:
+    """The axes of a DeviceMesh; None if they are all that there are."""
     from torch.distributed.device_mesh import DeviceMesh
 
-    if isinstance(mesh, DeviceMesh):
-        return from_device_mesh(mesh)
-    raise TypeError(
-        f"distribute_tensor: mesh must be a Mesh or a DeviceMesh; got {_arguments.shown(mesh)}"
-    )
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(
+            f"distribute_tensor: mesh must be a Mesh or a DeviceMesh; got {_arguments.shown(mesh)}"
+        )
+    return None if mesh is _compat.root_mesh(mesh) else mesh.mesh_dim_names
+
+
+def _on_all_axes(caller: str, mesh: Mesh, axes: Sequence[str], placements: Any) -> list[Any]:
+    """The placements on a slice, as those on the mesh of which it is one."""
+    from torch.distributed.tensor import Replicate
+
+    given = _arguments.items(caller, "placements", placements, "one placement per axis")
+    if len(given) != len(axes):
+        raise ValueError(
+            f"{caller}: {len(given)} placements were given for the {len(axes)} axes of a slice, "
+            f"{tuple(axes)}; give one per axis"
+        )
+    of_axis = dict(zip(axes, given))
+    return [of_axis.get(axis, Replicate()) for axis in mesh.axis_names]
 
 
 def _same_ranks(mesh: Mesh, device_mesh: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +20,19 @@ from torch_spmd._compat import (
     renew_flat_weights,
 )
 from torch_spmd.activations import LayoutHook, constrained, is_markable, remove_hooks
-from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
+from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global, only_axis
 from torch_spmd.modules import ShardReport, shard_module_again
 from torch_spmd.spec import PartitionSpec, blocks
 from torch_spmd.tensors import mark_of, reshard
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 
 def fsdp(
     module: nn.Module,
-    mesh: Mesh | None = None,
-    axis: str = "data",
+    mesh: Mesh | DeviceMesh | None = None,
+    axis: str | None = None,
     replicate: str | None = None,
     param_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
@@ -50,8 +53,9 @@ def fsdp(
 
     Args:
         module: on `spmd`, or on `meta` with `materialize`.
-        mesh: the mesh; None means the global one.
-        axis: the axis of the mesh that shards parameters and batch.
+        mesh: the mesh, or a DeviceMesh or a slice of one; None means the global one.
+        axis: the axis of the mesh that shards parameters and batch. None: the only one of a slice,
+            such as `device_mesh["dp"]`; else "data".
         replicate: an axis over which the batch is sharded and parameters are replicated.
         param_dtype: the type of computation. Parameters are cast to it before they are gathered,
             floating-point inputs of the module, too; the parameters themselves and the optimizer's
@@ -82,6 +86,7 @@ def fsdp(
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"fsdp: module must be an nn.Module; got {_arguments.shown(module)}")
+    axis = axis if axis is not None else only_axis(mesh) or "data"
     mesh = mesh_or_global("fsdp", mesh)
     axes = _axes(mesh, axis, replicate)
     param_dtype = _dtype("param_dtype", param_dtype)

@@ -285,13 +285,14 @@ def get_global_mesh() -> Mesh | None:
 def set_global_mesh(mesh: Mesh | None) -> None:
     """Sets the mesh that is used where a mesh argument is omitted; None means that there is none.
 
-    Errors: TypeError if it is neither a Mesh nor None.
+    Errors: TypeError if it is neither a Mesh, nor a DeviceMesh, nor None.
 
     Example:
         >>> import torch_spmd as spmd
         >>> spmd.set_global_mesh(spmd.make_mesh((8,), ("x",)))
         >>> spmd.set_global_mesh(None)
     """
+    mesh = read_mesh(mesh)
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(
             f"set_global_mesh: mesh must be a Mesh or None; got {_arguments.shown(mesh)}"
@@ -303,13 +304,14 @@ def set_global_mesh(mesh: Mesh | None) -> None:
 def use_mesh(mesh: Mesh) -> contextlib.AbstractContextManager[Mesh]:
     """`with use_mesh(mesh):` sets the global mesh for a block of code.
 
-    Errors: TypeError at once if it is not a Mesh.
+    Errors: TypeError at once if it is neither a Mesh nor a DeviceMesh.
 
     Example:
         >>> import torch, torch_spmd as spmd
         >>> with spmd.use_mesh(spmd.make_mesh((8,), ("x",))):
         ...     t = spmd.mark_sharding(torch.ones(16, device="spmd"), spec=("x",))
     """
+    mesh = read_mesh(mesh)
     if not isinstance(mesh, Mesh):
         raise TypeError(f"use_mesh: mesh must be a Mesh; got {_arguments.shown(mesh)}")
     return _using(mesh)
@@ -335,8 +337,28 @@ def checked_axis(caller: str, name: str, mesh: Mesh, axis: Any) -> str:
     return axis
 
 
-def mesh_or_global(caller: str, mesh: Mesh | None, name: str = "mesh") -> Mesh:
-    """`mesh`, the caller's argument `name`, or the global one.
+def read_mesh(mesh: Any) -> Any:
+    """A DeviceMesh as a mesh, that of which it is a slice; anything else as it is."""
+    if mesh is None or isinstance(mesh, Mesh):
+        return mesh
+    device_meshes: Any = sys.modules.get("torch.distributed.device_mesh")
+    if device_meshes is None or not isinstance(mesh, device_meshes.DeviceMesh):
+        return mesh
+    from torch_spmd.dtensors import whole_mesh
+
+    return whole_mesh(mesh)
+
+
+def only_axis(mesh: Any) -> str | None:
+    """The axis of a DeviceMesh of one dimension, such as `device_mesh["tp"]`; otherwise None."""
+    if mesh is None or isinstance(mesh, Mesh):
+        return None
+    names = getattr(mesh, "mesh_dim_names", None)
+    return str(names[0]) if names and len(names) == 1 else None
+
+
+def mesh_or_global(caller: str, mesh: Any, name: str = "mesh") -> Mesh:
+    """`mesh`, the caller's argument `name`, or the global one. A DeviceMesh is one, too.
 
     Errors: ValueError if there is neither; TypeError.
     """
@@ -347,6 +369,7 @@ def mesh_or_global(caller: str, mesh: Mesh | None, name: str = "mesh") -> Mesh:
                 f"{caller}: no mesh was given and there is no global one; pass a {name}, or call "
                 "it inside `with spmd.use_mesh(mesh):`"
             )
+    mesh = read_mesh(mesh)
     if not isinstance(mesh, Mesh):
         where = caller if name == "mesh" else f"{caller}: {name}"
         raise TypeError(f"{where}: expected a Mesh, got {_arguments.shown(mesh)}")

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
@@ -16,6 +16,9 @@ from torch_spmd.activations import matches
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, SpecLike, to_spec
 from torch_spmd.tensors import clear_sharding, mark_all, mark_of
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Pattern = str | re.Pattern[str]
 PatternT = TypeVar("PatternT", bound=Pattern)
@@ -75,7 +78,7 @@ class ShardReport:
 
 def shard_module(
     module: nn.Module,
-    mesh: Mesh | None,
+    mesh: Mesh | DeviceMesh | None,
     rules: Mapping[PatternT, SpecLike],
     *,
     materialize: bool = False,

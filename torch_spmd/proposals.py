@@ -33,7 +33,7 @@ from torch_spmd._alternatives import Alternative, Estimate, Search
 from torch_spmd._hooks import OutOfMemoryError
 from torch_spmd._search import Axes, batch_spec
 from torch_spmd._traced import leaves_of
-from torch_spmd.mesh import Mesh, make_mesh
+from torch_spmd.mesh import Mesh, make_mesh, read_mesh
 from torch_spmd.modules import Pattern, read_rules
 from torch_spmd.spec import PartitionSpec, SpecLike
 
@@ -273,6 +273,7 @@ def meshes_to_try(mesh: Any, devices: int, model: nn.Module) -> tuple[list[_C.Me
     """Those to try, and the one that was given or in which parameters are marked."""
     from torch_spmd.tensors import mark_of
 
+    mesh = read_mesh(mesh)
     for parameter in model.parameters():
         if parameter.device.type == "spmd" and (found := mark_of(parameter)):
             if isinstance(mesh, str) and mesh == "auto":

@@ -9,7 +9,7 @@ from typing import Any, Union
 import torch
 
 from torch_spmd import _arguments, _loading
-from torch_spmd.mesh import Mesh
+from torch_spmd.mesh import Mesh, read_mesh
 
 _loading.refuse_reload(__name__, globals(), "PartitionSpec")
 
@@ -175,6 +175,7 @@ class NamedSharding:
         is_provisional: bool = False,
         unreduced: Sequence[str] = (),
     ) -> None:
+        mesh = read_mesh(mesh)
         if not isinstance(mesh, Mesh):
             raise TypeError(f"NamedSharding: mesh must be a Mesh; got {_arguments.shown(mesh)}")
         self.mesh = mesh

@@ -8,21 +8,24 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from torch_spmd import _arguments
 from torch_spmd.activations import Cut, Layout, Layouts, MarkInputs, MarkOutputs, install
-from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
+from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global, only_axis
 from torch_spmd.modules import ShardReport, shard_module_again
 from torch_spmd.spec import PartitionSpec
 from torch_spmd.tensors import mark_of
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 
 def tensor_parallel(
     module: nn.Module,
-    mesh: Mesh | None,
+    mesh: Mesh | DeviceMesh | None,
     plan: Any,
     *,
     axis: str | None = None,
@@ -39,11 +42,11 @@ def tensor_parallel(
 
     Args:
         module: on `spmd`, or on `meta` with `materialize`.
-        mesh: the mesh; None means the global one.
+        mesh: the mesh, or a DeviceMesh or a slice of one; None means the global one.
         plan: as `parallelize_module` takes it: a style, or a mapping from names of submodules to
             styles. `*` stands for any text between two dots; "" is the module itself.
-        axis: the axis of tensor parallelism. None: "model" or "tp" if the mesh has one of them,
-            else its only axis.
+        axis: the axis of tensor parallelism. None: the only one of a slice, such as
+            `device_mesh["tp"]`; "model" or "tp" if the mesh has one of them; else its only axis.
         materialize: as in `shard_module`.
 
     A name that matches nothing gives an entry in the report's `unmatched` and a warning.
@@ -71,6 +74,7 @@ def tensor_parallel(
         raise TypeError(
             f"tensor_parallel: module must be an nn.Module; got {_arguments.shown(module)}"
         )
+    axis = only_axis(mesh) if axis is None else axis
     mesh = mesh_or_global("tensor_parallel", mesh)
     axis = _axis(mesh, axis)
     wanted = _Wanted()

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from torch_spmd.spec import (
     without_blocks,
 )
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 T = TypeVar("T")
 
 _loading.refuse_reload(__name__, globals(), "Shard")
@@ -50,7 +53,7 @@ class Shard:
     replica_id: int
 
 
-def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -> T:
+def mark_sharding(t: T, mesh: Mesh | DeviceMesh | None = None, spec: SpecLike | Any = None) -> T:
     """Sets how a tensor is sharded over a mesh, in place. Returns `t`, which stays a plain Tensor.
 
     Data gets this sharding when it is next used; host data is uploaded shard by shard, never as a
@@ -67,7 +70,7 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
     Args:
         t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them. Either all are
             marked, or none if one cannot be.
-        mesh: the mesh; None means the global one.
+        mesh: the mesh, or a DeviceMesh or a slice of one; None means the global one.
         spec: one entry per dimension; for a tree one spec for all, or a tree of specs.
 
     Errors:

@@ -8,9 +8,10 @@ keeps the type that was saved.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -95,13 +96,23 @@ def plan(into: Plan, optimizer: Optimizer, node: Any, where: str) -> None:
         state_dict["state"] = {key: value() for key, value in loaded.items()}
         state_dict.update({key: value() for key, value in others.items()})
         # Optimizer.load_state_dict casts the state that is there by the number of a parameter.
-        as_saved = optimizer.register_load_state_dict_pre_hook(_by_parameter)
-        try:
+        with contextlib.ExitStack() as hooks:
+            for one in _with_wrapped(optimizer):
+                hook = one.register_load_state_dict_pre_hook(_by_parameter)
+                hooks.callback(hook.remove)
             optimizer.load_state_dict(state_dict)
-        finally:
-            as_saved.remove()
 
     into.at_end(load)
+
+
+def _with_wrapped(optimizer: Optimizer) -> Iterator[Optimizer]:
+    """The optimizer, and those that it wraps: any of them may be the one that casts."""
+    fields = vars(optimizer)
+    if "_optimizer_load_state_dict_pre_hooks" in fields:  # some wrappers are made without
+        yield optimizer
+    for value in fields.values():
+        if isinstance(value, Optimizer) and value is not optimizer:
+            yield from _with_wrapped(value)
 
 
 def _by_parameter(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:

@@ -101,8 +101,8 @@ def flex_attention() -> None:
 
 @functools.cache
 def dtensor() -> None:
-    """`init_device_mesh("spmd", …)` makes a mesh without process groups, and `distribute_tensor` on
-    such a mesh, or on a `Mesh`, marks a tensor.
+    """`init_device_mesh("spmd", …)` makes a mesh without process groups, with slices and ranks, and
+    `distribute_tensor` on such a mesh, or on a `Mesh`, marks a tensor.
 
     Example:
         >>> import torch, torch_spmd as spmd

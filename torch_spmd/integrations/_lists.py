@@ -46,16 +46,14 @@ def safetensors(module: Any) -> None:
 
 
 def device_mesh(module: Any) -> None:
-    """A DeviceMesh of "spmd" has no process groups: its ranks are devices of this process."""
-    init = module.DeviceMesh.__init__
+    """A DeviceMesh of "spmd" has no process groups: its ranks are devices."""
+    kind: Any = module.DeviceMesh
 
-    @functools.wraps(init)
-    def without_groups(self: Any, device_type: str, *args: Any, **options: Any) -> None:
-        if device_type == DEVICE:
-            options |= _compat.without_groups()
-        init(self, device_type, *args, **options)
+    def new(cls: type, device_type: Any = None, *args: Any, **options: Any) -> Any:
+        ours = cls is kind and device_type == DEVICE
+        return object.__new__(_compat.mesh_of_devices() if ours else cls)
 
-    replace(module.DeviceMesh, "__init__", without_groups, "dtensor()")
+    replace(kind, "__new__", new, "dtensor()")
 
 
 def distribute_tensor(module: Any) -> None:

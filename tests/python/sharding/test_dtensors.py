@@ -194,13 +194,26 @@ for placements in (
 ):
     d = distribute_tensor(full, device_mesh, placements).requires_grad_()
     t = spmd.from_dtensor(d)
-    assert t.device.type == "spmd" and t.is_leaf and t.requires_grad
+    assert t.device.type == "spmd" and t.requires_grad
     assert torch.equal(t.detach().cpu(), full)
     again = spmd.to_dtensor(t, device_mesh)
     assert again.placements == tuple(placements), (again.placements, placements)
     assert torch.equal(again.to_local(), d.to_local())
     spmd.from_dtensor(d * 2).sum().backward()
     assert torch.equal(d.grad.full_tensor(), torch.full((12, 2), 2.0))
+    (spmd.from_dtensor(d) * 3).sum().backward()  # of the leaf itself, and more of it is added
+    assert torch.equal(d.grad.full_tensor(), torch.full((12, 2), 5.0))
+    assert d.grad.placements == tuple(placements)
+    found = torch.autograd.grad((spmd.from_dtensor(d) ** 2).sum(), d)[0]
+    assert torch.equal(found.full_tensor(), 2 * full)
+    kept = spmd.from_dtensor(d.detach())
+    assert not kept.requires_grad and kept.is_leaf
+    with torch.no_grad():
+        assert not spmd.from_dtensor(d).requires_grad
+    weight = torch.nn.Parameter(spmd.from_dtensor(d))  # a leaf of its own
+    weight.sum().backward()
+    assert weight.is_leaf and weight.grad.cpu().eq(1).all()
+    assert spmd.sharding_of(weight).spec == spmd.sharding_of(t).spec
 partial = DTensor.from_local(torch.ones(2), device_mesh, [Partial(), Replicate()], run_check=False)
 t = spmd.from_dtensor(partial, mesh)
 assert t.tolist() == [2.0, 2.0] and spmd.sharding_of(t).spec == spmd.P(None)

@@ -362,6 +362,35 @@ def test_what_belongs_to_no_parameter_is_kept(tmp_path, form):
     assert all(torch.equal(found[name], expected[name]) for name in "ab")
 
 
+class Wrapping(torch.optim.Optimizer):
+    """As accelerate's: an optimizer that is made without one's fields, and asks another."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    state = property(lambda self: self.optimizer.state)
+    param_groups = property(lambda self: self.optimizer.param_groups)
+
+    def state_dict(self):
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict):
+        self.optimizer.load_state_dict(state_dict)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_optimizer_that_wraps_another(tmp_path, form):
+    net = two_layers()
+    inner = Odd(net.parameters(), seed=1)
+    spmd.save(tmp_path, {"net": net, "o": Wrapping(inner)}, format=form)
+    target = two_layers(order="ba")
+    other = Odd(target.parameters())
+    spmd.load(tmp_path, {"net": target, "o": Wrapping(other)})
+    for name in "ab":
+        state = other.state[target[name].weight]
+        assert dict(leaves(state)) == dict(leaves(inner.state[net[name].weight]))
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD, torch.optim.Adafactor])
 def test_parameters_that_had_no_gradient_when_state_was_saved(tmp_path, form, kind):
