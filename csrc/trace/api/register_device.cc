@@ -136,6 +136,11 @@ struct HostAllocator final : at::HostAllocator {
   static c10::Allocator& Ordinary() { return *c10::GetAllocator(c10::DeviceType::CPU); }
 };
 
+HostAllocator& TheHostAllocator() {
+  static auto* const allocator = new HostAllocator;
+  return *allocator;
+}
+
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -158,10 +163,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
   at::Device getDeviceFromPtr(void*) const override { return TheDevice(); }
   bool isPinnedPtr(const void*) const override { return false; }
-  c10::Allocator* getPinnedMemoryAllocator() const override {
-    static auto* const allocator = new HostAllocator;
-    return allocator;
-  }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &TheHostAllocator(); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     SessionLock lock;
     ThrowIfError(RunWaitingStep(*lock));
@@ -178,6 +180,7 @@ void RegisterDevice() {
   runtime::RegisterKernels();
   c10::impl::DeviceGuardImplRegistrar(kDeviceType, new Guard);
   c10::SetAllocator(kDeviceType, DeviceAllocatorInstance());
+  at::setHostAllocator(kDeviceType, &TheHostAllocator());
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   RegisterKernels();
   RegisterAutocast();

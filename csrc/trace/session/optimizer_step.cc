@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace spmd::trace {
@@ -20,9 +21,10 @@ void NoteLostSteps(OptimizerSteps& steps, const std::vector<StepPart>& parts) {
 absl::Status SayLostSteps(const absl::Status& status, int steps) {
   if (status.ok() || steps == 0) return status;
   const std::string count = absl::StrCat(steps, steps == 1 ? " step" : " steps");
+  const char* const between = absl::EndsWith(status.message(), ".") ? " " : "; ";
   return absl::Status(
       status.code(),
-      absl::StrCat(status.message(), "; ", count,
+      absl::StrCat(status.message(), between, count,
                    " of the optimizer did not happen: its tensors are as before, and its counters "
                    "and those of a schedule are ",
                    count, " ahead of them"));
