@@ -332,9 +332,8 @@ def explain_compile() -> Table:
     ]
     s = _C.statistics()
     note = (
-        f"{s['compiles']} programs compiled ({s['disk_hits']} of them read from disk); {s['runs']} "
-        f"runs, {s['cache_hits']} of them of a known program; {s['host_fallbacks']} ops ran on "
-        "host copies"
+        f"{s['compiles']} programs compiled; {s['runs']} runs, {s['cache_hits']} of them of a "
+        f"known program; {s['host_fallbacks']} ops ran on host copies"
     )
     return Table(("program", "because", "ended by", "ops", "instructions", "ms"), rows, note)
 

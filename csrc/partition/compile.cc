@@ -154,8 +154,8 @@ absl::Status FirstPasses(Pipeline& pipeline, Compiled& out) {
   return pipeline.Pass("batch_indices", [&] { return BatchIndices(out.graph); });
 }
 
-// The graph has changed: as at the beginning. What was derived is forgotten first: the passes keep
-// nodes that are annotated, and CompileAs, which does not propagate, has to keep the same ones.
+// The graph has changed: as at the beginning. What was derived is forgotten first, since the passes
+// keep nodes that are annotated.
 absl::Status PassesOnceMore(Pipeline& pipeline, Compiled& out) {
   ForgetDerived(out.graph);
   out.reasons = {};
@@ -175,48 +175,11 @@ absl::StatusOr<bool> PutInOrder(Pipeline& pipeline,
   return true;
 }
 
-// Puts chains in the order in which an earlier Compile put them.
-absl::Status PutInOrderAgain(Pipeline& pipeline, Compiled& out) {
-  SPMD_ASSIGN_OR_RETURN(const std::vector<propagate::NodeFactors> factors,
-                        propagate::ComputeFactors(out.graph));
-  propagate::Propagate(out.graph, factors, out.reasons);
-  SPMD_ASSIGN_OR_RETURN(const bool any, PutInOrder(pipeline, factors, out));
-  if (any) return absl::OkStatus();
-  return absl::InvalidArgumentError("the pass reorder changes nothing");
-}
-
-// Takes rows by their owners, as an earlier Compile did.
-absl::Status OwnRowsAgain(Pipeline& pipeline, Compiled& out) {
-  SPMD_ASSIGN_OR_RETURN(const std::vector<propagate::NodeFactors> factors,
-                        propagate::ComputeFactors(out.graph));
-  propagate::Propagate(out.graph, factors, out.reasons);
-  bool any = false;
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("own_rows", [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(any, OwnRows(out.graph, factors));
-    return absl::OkStatus();
-  }));
-  if (!any) return absl::InvalidArgumentError("the pass own_rows changes nothing");
-  out.rows_owned = true;
-  return PassesOnceMore(pipeline, out);
-}
-
 absl::Status RingPass(Pipeline& pipeline, Compiled& out) {
   return pipeline.Pass("rings", [&]() -> absl::Status {
     SPMD_ASSIGN_OR_RETURN(out.in_rings.ops, PutInRings(out.graph));
     return absl::OkStatus();
   });
-}
-
-// Puts ops in rings, as an earlier Compile did.
-absl::Status RingsAgain(Pipeline& pipeline, Compiled& out) {
-  SPMD_ASSIGN_OR_RETURN(const std::vector<propagate::NodeFactors> factors,
-                        propagate::ComputeFactors(out.graph));
-  propagate::Propagate(out.graph, factors, out.reasons);
-  SPMD_RETURN_IF_ERROR(RingPass(pipeline, out));
-  if (out.in_rings.ops.empty()) {
-    return absl::InvalidArgumentError("the pass rings changes nothing");
-  }
-  return PassesOnceMore(pipeline, out);
 }
 
 // A result with a copy of the graph, which has at least one grid.
@@ -342,7 +305,6 @@ absl::Status ReorderAll(Pipeline& pipeline, Planning& planning) {
     SPMD_ASSIGN_OR_RETURN(const bool any, PutInOrder(pipeline, planning.factors, planning.out));
     if (!any) break;
     ++planning.reorders;
-    planning.out.decisions.decomposed.emplace_back();
     SPMD_RETURN_IF_ERROR(PropagateAsAsked(pipeline, planning));
   }
   return absl::OkStatus();
@@ -355,13 +317,12 @@ absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, MoveM
   // A decomposition brings new values. They are propagated to in turn, and may have a sharded whole
   // factor themselves.
   for (size_t round = 0; sharded && round < kMaxRounds; ++round) {
-    std::vector<ir::NodeId> taken;
+    bool any = false;
     SPMD_RETURN_IF_ERROR(pipeline.Pass("decompose", [&]() -> absl::Status {
-      SPMD_ASSIGN_OR_RETURN(taken, Decompose(out.graph, planning.factors, out.decomposed));
+      SPMD_ASSIGN_OR_RETURN(any, Decompose(out.graph, planning.factors, out.decomposed));
       return absl::OkStatus();
     }));
-    if (taken.empty()) break;
-    out.decisions.decomposed.push_back(std::move(taken));
+    if (!any) break;
     SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, planning));
     SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
   }
@@ -374,9 +335,7 @@ absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, MoveM
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
       const NodePlan& plan = planning.plans[id];
       out.graph.SetCut(id, plan.grid, ToFactorCuts(plan.choice));
-      out.decisions.nodes.push_back(DecisionOf(plan));
     }
-    out.decisions.values = ProposalsOf(out.graph);
     return absl::OkStatus();
   });
 }
@@ -400,7 +359,6 @@ absl::StatusOr<std::optional<Planning>> PlanWithRowsOwned(
     return absl::OkStatus();
   }));
   if (!any) return std::nullopt;
-  planning.out.decisions.decomposed.push_back({ir::kNoNode});
   SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, planning));
   SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
   SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, /*sharded=*/true, planning));
@@ -449,7 +407,6 @@ absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Plann
   Pipeline pipeline(quiet, from.out);
   SPMD_RETURN_IF_ERROR(RingPass(pipeline, from.out));
   if (from.out.in_rings.ops.empty()) return absl::OkStatus();
-  from.out.decisions.decomposed.push_back({Decisions::kRings});
   SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, from));
   SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, from));
   SPMD_RETURN_IF_ERROR(PlanCheaper(pipeline, quiet, machine, moves, /*sharded=*/true, from));
@@ -497,51 +454,6 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     SPMD_RETURN_IF_ERROR(UseRingsToFit(options, moves, *std::move(before), planning));
   }
   return std::move(planning.out);
-}
-
-absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
-                                   const CompileOptions& options) {
-  Compiled out = Begin(graph);
-  Pipeline pipeline(options, out);
-  SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, out));
-  if (decisions.decomposed.size() > kMaxRounds + kMaxReorders + 2) {
-    return absl::InvalidArgumentError("more rounds of decompositions than there are");
-  }
-  for (const std::vector<ir::NodeId>& nodes : decisions.decomposed) {
-    if (nodes.empty()) {
-      SPMD_RETURN_IF_ERROR(PutInOrderAgain(pipeline, out));
-      continue;
-    }
-    if (nodes.front() == ir::kNoNode) {
-      SPMD_RETURN_IF_ERROR(OwnRowsAgain(pipeline, out));
-      continue;
-    }
-    if (nodes.front() == Decisions::kRings) {
-      SPMD_RETURN_IF_ERROR(RingsAgain(pipeline, out));
-      continue;
-    }
-    SPMD_RETURN_IF_ERROR(pipeline.Pass(
-        "decompose", [&] { return DecomposeThese(out.graph, nodes, out.decomposed); }));
-    SPMD_RETURN_IF_ERROR(PassesOnceMore(pipeline, out));
-  }
-  if (decisions.nodes.size() != static_cast<size_t>(out.graph.num_nodes())) {
-    return absl::InvalidArgumentError(absl::StrCat("decisions about ", decisions.nodes.size(),
-                                                   " nodes, of which there are ",
-                                                   out.graph.num_nodes()));
-  }
-  SPMD_RETURN_IF_ERROR(Propose(decisions.values, out.graph));
-  SPMD_ASSIGN_OR_RETURN(const std::vector<propagate::NodeFactors> factors,
-                        propagate::ComputeFactors(out.graph));
-  std::vector<NodePlan> plans;
-  for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
-    SPMD_ASSIGN_OR_RETURN(plans.emplace_back(),
-                          PlanOf(out.graph, id, factors[id], decisions.nodes[id]));
-  }
-  SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, options, factors, std::move(plans), out));
-  // The decisions are not trusted, so the result is always verified.
-  SPMD_RETURN_IF_ERROR(program::Verify(out.program));
-  out.decisions = std::move(decisions);
-  return out;
 }
 
 absl::StatusOr<std::vector<std::optional<OwnedOutput>>> RowsToLeave(const ir::Graph& graph,

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
-#include "csrc/partition/decisions.h"
 #include "csrc/partition/gather_again.h"
 #include "csrc/partition/own_rows.h"
 #include "csrc/partition/passes.h"
@@ -44,7 +43,6 @@ struct Compiled {
   GatheredAgain gathered_again;
   InRings in_rings;
   std::vector<std::string> decomposed;  // ops decomposed: a factor that they need whole was sharded
-  Decisions decisions;                  // what the search found
   // By output: if it merges dimensions of which a later one is sharded, the sizes of the view as
   // which it is computed; otherwise empty. A graph that returns that view instead sends nothing for
   // this output.
@@ -63,15 +61,6 @@ struct Compiled {
 // Requires: Verify(graph).ok().
 // Errors: InvalidArgument if the user's annotations are impossible; Internal if a pass is broken.
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options = {});
-
-// Compiles `graph` by decisions that an earlier Compile found, without a search: the program is the
-// one that Compile gave with them. Nothing is propagated: the result's `graph` is annotated only
-// where lowering needs it, and there are no reasons. The decisions need not be trusted: a program
-// that is lowered by them computes what the graph says, and decisions that cannot be lowered are
-// refused.
-// Errors: InvalidArgument if `decisions` do not fit `graph`; otherwise as Compile.
-absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
-                                   const CompileOptions& options = {});
 
 // For each output but the last `lists`: what it is if rows that these last outputs list stay where
 // they are (csrc/partition/own_rows.h). A graph that returns rules::RowsApart of it instead sends

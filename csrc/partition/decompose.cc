@@ -26,33 +26,10 @@ bool CutsWholeFactor(const ir::Graph& graph, ir::ValueId v, const propagate::Nod
   });
 }
 
-// Decomposes the nodes for which `asked` is true if their rules have a decomposition, and returns
-// those that were.
-absl::StatusOr<std::vector<ir::NodeId>> TakeApart(ir::Graph& graph, const std::vector<bool>& asked,
-                                                  std::vector<std::string>& names) {
-  std::vector<ir::NodeId> taken;
-  const auto replace = [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
-                           absl::Span<const ir::ValueId> operands)
-      -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
-    if (!asked[id]) return std::nullopt;
-    const ir::Node& node = old.node(id);
-    SPMD_ASSIGN_OR_RETURN(std::vector<ir::ValueId> values,
-                          rules::Decomposed(*rules::Find(node.op), builder, old, node, operands));
-    if (values.empty()) return std::nullopt;
-    taken.push_back(id);
-    names.push_back(node.op);
-    return values;
-  };
-  SPMD_ASSIGN_OR_RETURN(ir::Graph next, Rewrite(graph, replace));
-  if (!taken.empty()) graph = std::move(next);
-  return taken;
-}
-
 }  // namespace
 
-absl::StatusOr<std::vector<ir::NodeId>> Decompose(
-    ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-    std::vector<std::string>& names) {
+absl::StatusOr<bool> Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
+                               std::vector<std::string>& names) {
   std::vector<bool> gathers(graph.num_nodes(), false);
   bool any = false;
   for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
@@ -67,24 +44,24 @@ absl::StatusOr<std::vector<ir::NodeId>> Decompose(
     }
     any = any || gathers[id];
   }
-  if (!any) return std::vector<ir::NodeId>{};
-  return TakeApart(graph, gathers, names);
-}
+  if (!any) return false;
 
-absl::Status DecomposeThese(ir::Graph& graph, const std::vector<ir::NodeId>& nodes,
-                            std::vector<std::string>& names) {
-  std::vector<bool> asked(graph.num_nodes(), false);
-  for (const ir::NodeId id : nodes) {
-    const rules::Rule* rule =
-        id < 0 || id >= graph.num_nodes() ? nullptr : rules::Find(graph.node(id).op);
-    if (rule == nullptr || rule->decompose == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("node ", id, " cannot be decomposed"));
-    }
-    asked[id] = true;
-  }
-  SPMD_ASSIGN_OR_RETURN(const std::vector<ir::NodeId> taken, TakeApart(graph, asked, names));
-  if (taken == nodes) return absl::OkStatus();
-  return absl::InvalidArgumentError("a node was not decomposed");
+  any = false;
+  const auto replace = [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
+                           absl::Span<const ir::ValueId> operands)
+      -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
+    if (!gathers[id]) return std::nullopt;
+    const ir::Node& node = old.node(id);
+    SPMD_ASSIGN_OR_RETURN(std::vector<ir::ValueId> values,
+                          rules::Decomposed(*rules::Find(node.op), builder, old, node, operands));
+    if (values.empty()) return std::nullopt;
+    any = true;
+    names.push_back(node.op);
+    return values;
+  };
+  SPMD_ASSIGN_OR_RETURN(ir::Graph next, Rewrite(graph, replace));
+  if (any) graph = std::move(next);
+  return any;
 }
 
 }  // namespace spmd::partition

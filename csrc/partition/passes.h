@@ -34,15 +34,11 @@ absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<propagate::Node
                              std::vector<Dims>& apart);
 
 // decompose.cc: decomposes nodes with a whole factor that an axis shards in some operand, if they
-// can be written in core ops; gathering the dimension is never cheaper. Returns the nodes that it
-// decomposed and adds the names of their ops to `names`. If there are any, `factors`, those of
-// `graph` before the call, are stale. Requires: `graph` is propagated.
-absl::StatusOr<std::vector<ir::NodeId>> Decompose(
-    ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-    std::vector<std::string>& names);
-// Decomposes the given `nodes`. Errors: InvalidArgument if one of them cannot be decomposed.
-absl::Status DecomposeThese(ir::Graph& graph, const std::vector<ir::NodeId>& nodes,
-                            std::vector<std::string>& names);
+// can be written in core ops; gathering the dimension is never cheaper. Adds the names of their ops
+// to `names`. True if it decomposed any; then `factors`, those of `graph` before the call, are
+// stale. Requires: `graph` is propagated.
+absl::StatusOr<bool> Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
+                               std::vector<std::string>& names);
 
 // By a call's first result: the operand that the traced op overwrote (`updates` of its node). The
 // program decides which of them it overwrites once the order of its instructions is known.

@@ -93,7 +93,6 @@ std::string InRings::ToString() const {
                                      absl::StrAppend(out, "(", op.second, " times)");
                                  }),
                    " around rings of devices");
-  if (bytes_before == 0) return text;
   return absl::StrCat(
       text, " to hold ", ByteText(bytes_after), " instead of ", ByteText(bytes_before), ", sends ",
       ByteText(wire_after), " instead of ", ByteText(wire_before), ", and is estimated to take ",

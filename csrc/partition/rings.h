@@ -20,8 +20,7 @@ namespace spmd::partition {
 // The devices of the longest ring: the program has an op for each.
 inline constexpr int64_t kLongestRing = 64;
 
-// What was chosen, for messages. What it was instead is unknown (0) of a program that was not
-// searched for, but lowered from decisions.
+// What was chosen, and what it was instead, for messages.
 struct InRings {
   std::vector<std::string> ops;                  // one for each node, by name
   int64_t bytes_before = 0, bytes_after = 0;     // the peak, per device

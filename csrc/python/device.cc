@@ -51,7 +51,6 @@ py::dict StatisticsDict() {
   result["runs"] = s.runs;
   result["compiles"] = s.compiles;
   result["cache_hits"] = s.cache_hits;
-  result["disk_hits"] = s.disk_hits;
   result["host_fallbacks"] = s.host_fallbacks;
   return result;
 }

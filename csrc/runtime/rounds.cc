@@ -43,8 +43,8 @@ absl::Status AgreeToRun(Peers& peers, uint64_t program, const std::vector<c10::S
         all[r][0] != all[0][0]
             ? absl::StrCat(ProcessName(r),
                            " runs another program than process 0 for the same ops. "
-                           "Programs are compiled alike by equal builds; does a process read "
-                           "one from a cache that another build has written? Set SPMD_CACHE_DIR=0")
+                           "Programs are compiled alike by equal builds; do all processes "
+                           "import the same torch_spmd?")
             : absl::StrCat(ProcessName(r), " runs the program of process 0 with other numbers"));
   }
   return absl::OkStatus();

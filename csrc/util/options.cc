@@ -113,18 +113,6 @@ class Reader {
   absl::Status status_;
 };
 
-// An empty SPMD_CACHE_DIR is as 0.
-std::string CacheDirectory(EnvironmentVariable variable) {
-  const char* const given = variable("SPMD_CACHE_DIR");
-  if (given != nullptr) return absl::string_view(given) == "0" ? "" : given;
-  const Reader reader(variable);
-  if (const char* const cache = reader.Text("XDG_CACHE_HOME")) {
-    return absl::StrCat(cache, "/torch_spmd");
-  }
-  const char* const home = reader.Text("HOME");
-  return home != nullptr ? absl::StrCat(home, "/.cache/torch_spmd") : "";
-}
-
 }  // namespace
 
 absl::StatusOr<Options> OptionsFrom(EnvironmentVariable variable) {
@@ -147,9 +135,7 @@ absl::StatusOr<Options> OptionsFrom(EnvironmentVariable variable) {
   reader.Read("SPMD_EXACT", options.exact);
   reader.Read("SPMD_OVERLAP", options.overlap);
   reader.Read("SPMD_KEEP_MEMORY", options.keep_memory);
-  reader.ReadMebibytes("SPMD_CACHE_SIZE", options.cache_size);
   reader.ReadMebibytes("SPMD_PROGRAM_MEMORY", options.program_memory);
-  options.cache_dir = CacheDirectory(variable);
   SPMD_RETURN_IF_ERROR(reader.status());
   return options;
 }

@@ -63,12 +63,8 @@ struct Options {
   std::optional<bool> overlap;
   // The memory of tiles is kept for later ones (csrc/runtime/one_place/tile_memory.h).
   bool keep_memory = true;
-  // The directory in which compiled programs are kept; "" (SPMD_CACHE_DIR=0): none are kept. If the
-  // variable is not set: $XDG_CACHE_HOME/torch_spmd or ~/.cache/torch_spmd.
-  std::string cache_dir;
-  // Bytes; the variables are in MiB.
-  int64_t cache_size = int64_t{256} << 20;      // that the files of compiled programs may take
-  int64_t program_memory = int64_t{512} << 20;  // that compiled programs may take in memory
+  // Bytes that compiled programs may take in memory; the variable is in MiB.
+  int64_t program_memory = int64_t{512} << 20;
 };
 
 // The value of an environment variable; null if it is not set.

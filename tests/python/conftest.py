@@ -28,8 +28,6 @@ if os.environ.get("SPMD_COALESCE") != "1":
         os.environ.setdefault(variable, value)
 # Programs that tests compile are verified after every pass.
 os.environ.setdefault("SPMD_CHECK_PASSES", "1")
-# Nothing that an earlier run has left on disk takes part.
-os.environ.setdefault("SPMD_CACHE_DIR", "0")
 
 # The files that take longest, in the order in which they begin.
 LONG = (
@@ -43,7 +41,7 @@ LONG = (
     *("test_workloads.py", "test_other_packages.py", "test_autoload.py", "test_docs.py"),
     *("test_planning.py", "test_loader.py", "test_peers.py", "test_collectives.py"),
     *("test_one_f_one_b.py", "test_install.py", "test_meta_kernels.py", "test_job_faults.py"),
-    *("test_plan.py", "test_module_db.py", "test_environment.py", "test_compile_cache.py"),
+    *("test_plan.py", "test_module_db.py", "test_environment.py"),
     *("test_oracle.py", "test_cases.py", "test_job_trainers.py", "test_op_failures.py"),
     *("test_imports.py", "test_scale.py", "test_trainers.py", "test_dtensors.py"),
     *("test_notebooks.py",),

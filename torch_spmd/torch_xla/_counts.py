@@ -20,7 +20,6 @@ STATISTICS = {
     "UncachedCompile": "compiles",
     "CachedCompile": "cache_hits",
     "ExecuteReplicated": "runs",
-    "PersistentCacheHit": "disk_hits",
     "HostFallback": "host_fallbacks",
 }
 

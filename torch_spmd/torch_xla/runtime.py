@@ -113,14 +113,13 @@ def get_master_ip() -> str:
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:
-    """Warns: programs are kept on disk anyhow, in the folder SPMD_CACHE_DIR, which is read when the
-    process starts.
+    """Warns: programs are not kept for another process.
 
     Errors: AssertionError if a program has run already.
     """
     assert spmd._C.statistics()["runs"] == 0, "Computation cache has already been initialized"
     warnings.warn(
-        f"initialize_cache: {path!r} is not used; set SPMD_CACHE_DIR before the process starts",
+        f"initialize_cache: {path!r} is not used; compiled programs live as long as the process",
         stacklevel=2,
     )
 

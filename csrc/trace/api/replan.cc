@@ -120,7 +120,6 @@ absl::StatusOr<std::shared_ptr<CompiledProgram>> Replan(const CompiledProgram& t
   partition::CompileOptions options = CompileOptionsFor(*lock, *backend);
   options.machine = &machine;
   SPMD_ASSIGN_OR_RETURN(made->compiled, partition::Compile(made->traced, options));
-  made->compiled.decisions = {};
   SPMD_ASSIGN_OR_RETURN(
       made->loaded,
       runtime::LoadedProgram::Load(std::move(made->compiled.program), backend, LoadOptions(*lock)));

@@ -203,8 +203,6 @@ absl::StatusOr<std::string> Session::GraphText(const std::shared_ptr<CompiledPro
 absl::StatusOr<std::vector<partition::Compiled::PassTime>> Session::PassTimes(
     const std::shared_ptr<CompiledProgram>& program) {
   SessionLock lock;
-  // A program that was read from disk has no times.
-  if (program->compiled.times.empty()) SPMD_RETURN_IF_ERROR(trace::Explain(*lock, program));
   return program->compiled.times;
 }
 

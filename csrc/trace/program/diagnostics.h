@@ -32,7 +32,6 @@ struct Statistics {
   int64_t runs = 0;
   int64_t compiles = 0;
   int64_t cache_hits = 0;
-  int64_t disk_hits = 0;       // of the compiles, those that were read from disk
   int64_t host_fallbacks = 0;  // ops run on host copies
 };
 

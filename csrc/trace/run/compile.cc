@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/run/compile.h"
 
-#include <dlfcn.h>
-#include <sys/stat.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -13,7 +11,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
-#include "csrc/partition/compile_cache.h"
 #include "csrc/runtime/memory_check.h"
 #include "csrc/trace/program/compile_log.h"
 #include "csrc/trace/program/lower.h"
@@ -33,74 +30,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double MillisecondsSince(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
-}
-
-// Identifies the library that contains this code: another build may compile differently.
-std::string Build() {
-  Dl_info info;
-  struct stat file;
-  if (dladdr(reinterpret_cast<const void*>(&Build), &info) == 0) return "";
-  if (stat(info.dli_fname, &file) != 0) return "";
-  return absl::StrCat(info.dli_fname, " ", file.st_size, " ", file.st_mtim.tv_sec, ".",
-                      file.st_mtim.tv_nsec);
-}
-
-// Null if programs are not kept, or if a user asks how a program was compiled, since it is then
-// compiled.
-partition::CompileCache* DiskCache(SessionState& state, bool checked) {
-  if (checked || state.options.log.passes) return nullptr;
-  if (!state.disk_cache.has_value()) {
-    const std::string directory = state.options.cache_dir, build = Build();
-    state.disk_cache.emplace();
-    if (!directory.empty() && !build.empty()) {
-      *state.disk_cache = std::make_unique<partition::CompileCache>(
-          partition::CompileCache::Options{directory, build, state.options.cache_size});
-    }
-  }
-  return state.disk_cache->get();
-}
-
-// Warns about what a user can mend. A directory that others may write to is not used.
-void NoteDiskError(SessionState& state, const absl::Status& status) {
-  if (absl::IsDataLoss(status) && state.hooks.warn != nullptr) {
-    state.hooks.warn(std::string(status.message()));
-  }
-  if (!absl::IsPermissionDenied(status)) return;
-  *state.disk_cache = nullptr;
-  if (state.hooks.warn == nullptr) return;
-  state.hooks.warn(
-      absl::StrCat("compiled programs are not kept for the next process: ", status.message(),
-                   ", or set SPMD_CACHE_DIR to a directory of your own (0: none)"));
-}
-
-// `explained` is set to whether the result has its graph and reasons; a program that was read has
-// none.
-absl::StatusOr<partition::Compiled> CompiledOrRead(SessionState& state, const ir::Graph& graph,
-                                                   const runtime::Backend& backend,
-                                                   bool& explained) {
-  // A program that compiles as fast as a file is read is not kept.
-  constexpr double kWorthKeepingMs = 2;
-  const partition::CompileOptions options = CompileOptionsFor(state, backend);
-  partition::CompileCache* const disk = DiskCache(state, options.verify);
-  const bool kept = disk != nullptr && partition::IsSelfContained(graph);
-  explained = false;
-  if (kept) {
-    absl::StatusOr<partition::Compiled> found = disk->Read(graph, options);
-    if (found.ok()) return found;
-    NoteDiskError(state, found.status());
-  }
-  explained = true;
-  const Clock::time_point start = Clock::now();
-  absl::StatusOr<partition::Compiled> compiled = partition::Compile(graph, options);
-  const bool slow = MillisecondsSince(start) >= kWorthKeepingMs;
-  if (compiled.ok() && kept && slow && *state.disk_cache != nullptr) {
-    // If the directory cannot be written to, nothing is kept.
-    const absl::Status written = disk->Write(graph, options, *compiled);
-    NoteDiskError(state, written);
-    if (!written.ok()) *state.disk_cache = nullptr;
-  }
-  if (compiled.ok()) compiled->decisions = {};  // they are as large as the program
-  return compiled;
 }
 
 // By output: whether it is what `rows`, by which rows may leave the program, follow from.
@@ -228,9 +157,9 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
 
   start = Clock::now();
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  const partition::CompileOptions options = CompileOptionsFor(state, *backend);
   const auto compile = [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(program->compiled,
-                          CompiledOrRead(state, program->traced, *backend, program->explained));
+    SPMD_ASSIGN_OR_RETURN(program->compiled, partition::Compile(program->traced, options));
     return absl::OkStatus();
   };
   const auto compile_again = [&]() -> absl::Status {
@@ -245,10 +174,6 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
     SPMD_RETURN_IF_ERROR(compile_again());
   }
   if (TakeApart(tape, program->compiled.apart, outputs)) SPMD_RETURN_IF_ERROR(compile_again());
-  if (!program->explained) {
-    ++state.diagnostics.statistics.disk_hits;
-    event.reason += "; read from disk";
-  }
   event.reason += ChosenForMemory(program->compiled);
   event.compile_ms = MillisecondsSince(start);
 

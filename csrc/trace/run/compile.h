@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles a tape into a program that can run. Programs that take long to compile are kept on disk
-// (csrc/partition/compile_cache.h).
+// Compiles a tape into a program that can run.
 #pragma once
 
 #include <string>

@@ -218,7 +218,6 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(SessionState& state, CachedP
   for (const program::Output& o : made.outputs) {
     part->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
   }
-  part->program->compiled.decisions = {};  // they are as large as the program
   state.programs.NoteExplained(part->program);
   // One failure adds at most kMostParts parts.
   if (whole.parts.size() >= 2 * kMostParts) whole.parts.clear();

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/partition/compile_cache.h"
 #include "csrc/trace/program/diagnostics.h"
 #include "csrc/trace/program/meshes.h"
 #include "csrc/trace/program/program_cache.h"
@@ -75,8 +74,6 @@ struct SessionState {
   Processes processes;
   Meshes meshes;
   ProgramCache programs;
-  // Made when the first program is compiled; null if programs are not kept on disk.
-  std::optional<std::unique_ptr<partition::CompileCache>> disk_cache;
   InFlight in_flight;
   // --- what its users see and choose ---
   Diagnostics diagnostics;

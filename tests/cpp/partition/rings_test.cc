@@ -188,24 +188,5 @@ graph {
   EXPECT_TRUE(CompiledIn(*graph, 256).in_rings.ops.empty());
 }
 
-TEST(Rings, AreKeptInDecisions) {
-  const ir::Graph graph =
-      GraphOf({.mesh = "data=2, context=2", .cut = "{data},{},{context},{}", .causal = true});
-  const Compiled compiled = CompiledIn(graph, kLittle);
-  const std::string written = compiled.decisions.ToString();
-  EXPECT_EQ(written.substr(0, written.find('\n')), "rings") << written;
-  absl::StatusOr<Decisions> read = Decisions::Parse(written);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->ToString(), written);
-  const absl::StatusOr<Compiled> again = CompileAs(graph, *read, Limited(kLittle));
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->program.ToString(), compiled.program.ToString());
-  EXPECT_EQ(again->in_rings.ToString(),
-            "computes spmd::attention and spmd::attention_backward around rings of devices");
-  // Of a graph without attention.
-  const auto other = ir::Graph::Parse("graph {\n  %x: f32[2]\n  return %x\n}\n");
-  EXPECT_FALSE(CompileAs(*other, *std::move(read), Limited(kLittle)).ok());
-}
-
 }  // namespace
 }  // namespace spmd::partition

@@ -36,7 +36,6 @@ TEST(OptionsTest, VariablesThatAreNotSetOrEmptyLeaveTheDefaults) {
     EXPECT_FALSE(options->verify);
     EXPECT_FALSE(options->log.passes);
     EXPECT_EQ(options->program_memory, int64_t{512} << 20);
-    EXPECT_EQ(options->cache_dir, "");
   }
 }
 
@@ -55,7 +54,6 @@ TEST(OptionsTest, EachVariableSetsItsField) {
                               {"SPMD_EXACT", "1"},
                               {"SPMD_LOG", "traffic, passes"},
                               {"SPMD_DUMP", "programs.txt"},
-                              {"SPMD_CACHE_SIZE", "1"},
                               {"SPMD_PROGRAM_MEMORY", "0"}});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->backend, "mock_tpu:v4-16");
@@ -66,7 +64,6 @@ TEST(OptionsTest, EachVariableSetsItsField) {
   EXPECT_EQ(options->timeout, 2.5);
   EXPECT_TRUE(options->log.passes && options->log.traffic);
   EXPECT_EQ(options->dump, "programs.txt");
-  EXPECT_EQ(options->cache_size, 1 << 20);
   EXPECT_EQ(options->program_memory, 0);
   EXPECT_EQ(Given({{"SPMD_OVERLAP", "0"}})->overlap, false);
   EXPECT_EQ(Given({{"SPMD_OVERLAP", "1"}})->overlap, true);
@@ -76,22 +73,13 @@ TEST(OptionsTest, EachVariableSetsItsField) {
   EXPECT_EQ(Given({{"SPMD_TURNS", "1"}})->turns, Turns::kAlways);
 }
 
-TEST(OptionsTest, ProgramsAreKeptInTheUsersCache) {
-  EXPECT_EQ(Given({{"HOME", "/home/me"}})->cache_dir, "/home/me/.cache/torch_spmd");
-  EXPECT_EQ(Given({{"HOME", "/home/me"}, {"XDG_CACHE_HOME", "/cache"}})->cache_dir,
-            "/cache/torch_spmd");
-  EXPECT_EQ(Given({{"HOME", "/home/me"}, {"SPMD_CACHE_DIR", "/mine"}})->cache_dir, "/mine");
-  EXPECT_EQ(Given({{"HOME", "/home/me"}, {"SPMD_CACHE_DIR", "0"}})->cache_dir, "");
-  EXPECT_EQ(Given({{"HOME", "/home/me"}, {"SPMD_CACHE_DIR", ""}})->cache_dir, "");
-}
-
 TEST(OptionsTest, BadValuesNameTheValuesThatExist) {
   EXPECT_EQ(ErrorOf("SPMD_VERIFY", "ja"), "SPMD_VERIFY is 'ja', which is neither 0 nor 1");
   EXPECT_EQ(ErrorOf("SPMD_TURNS", "2"), "SPMD_TURNS is '2', which is neither 0 nor 1");
   EXPECT_EQ(ErrorOf("SPMD_NUM_DEVICES", "0"),
             "SPMD_NUM_DEVICES is '0', which is not a positive number of devices");
-  EXPECT_EQ(ErrorOf("SPMD_CACHE_SIZE", "1G"),
-            "SPMD_CACHE_SIZE is '1G', which is not a number of MiB");
+  EXPECT_EQ(ErrorOf("SPMD_PROGRAM_MEMORY", "1G"),
+            "SPMD_PROGRAM_MEMORY is '1G', which is not a number of MiB");
   EXPECT_EQ(ErrorOf("SPMD_TIMEOUT", "-1"),
             "SPMD_TIMEOUT is '-1', which is not a positive number of seconds");
   EXPECT_EQ(ErrorOf("SPMD_LOG", "pases"),

@@ -83,7 +83,7 @@ def test_an_unknown_option_is_told_which_there_are():
     [
         ("SPMD_COALESCE", "maybe", "SPMD_COALESCE is 'maybe', which is neither 0 nor 1"),
         ("SPMD_NUM_DEVICES", "-1", "which is not a positive number of devices"),
-        ("SPMD_CACHE_SIZE", "1G", "SPMD_CACHE_SIZE is '1G', which is not a number of MiB"),
+        ("SPMD_PROGRAM_MEMORY", "1G", "SPMD_PROGRAM_MEMORY is '1G', which is not a number of MiB"),
     ],
 )
 def test_a_bad_variable_is_named_when_the_device_is_first_used(variable, value, says):

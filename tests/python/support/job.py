@@ -47,7 +47,6 @@ def environment(rank, processes, port, **more):
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "SPMD_TIMEOUT": "8",
-        "SPMD_CACHE_DIR": "0",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "PYTHONUNBUFFERED": "1",
     }
