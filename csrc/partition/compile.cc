@@ -16,7 +16,6 @@
 #include "csrc/partition/join_lanes.h"
 #include "csrc/partition/memory_profile.h"
 #include "csrc/partition/order.h"
-#include "csrc/partition/own_rows.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/plan_memo.h"
 #include "csrc/partition/repeated_work.h"
@@ -340,50 +339,6 @@ absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, MoveM
   });
 }
 
-// The plan in which rows that are taken by index stay where they are, if that changes the graph.
-// What would be dumped is appended to `dumps`.
-absl::StatusOr<std::optional<Planning>> PlanWithRowsOwned(
-    const CompileOptions& options, const machine::Machine& machine, MoveMemo& moves,
-    const Planning& from, std::vector<std::pair<std::string, std::string>>& dumps) {
-  Planning planning{.out = from.out, .factors = from.factors, .reorders = from.reorders};
-  CompileOptions quiet = options;
-  if (options.dump) {
-    quiet.dump = [&](absl::string_view name, const std::string& text) {
-      dumps.emplace_back(name, text);
-    };
-  }
-  Pipeline pipeline(quiet, planning.out);
-  bool any = false;
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("own_rows", [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(any, OwnRows(planning.out.graph, planning.factors));
-    return absl::OkStatus();
-  }));
-  if (!any) return std::nullopt;
-  SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, planning));
-  SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, /*sharded=*/true, planning));
-  return planning;
-}
-
-// The cheaper of the plans in which rows that are taken by index stay where they are, and are sent.
-// `pipeline` refers to planning.out.
-absl::Status PlanCheaper(Pipeline& pipeline, const CompileOptions& options,
-                         const machine::Machine& machine, MoveMemo& moves, bool sharded,
-                         Planning& planning) {
-  std::optional<Planning> owned;
-  std::vector<std::pair<std::string, std::string>> dumps;
-  if (sharded) {
-    SPMD_ASSIGN_OR_RETURN(owned, PlanWithRowsOwned(options, machine, moves, planning, dumps));
-  }
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, sharded, planning));
-  if (owned.has_value() && owned->seconds < planning.seconds * (1 - 1e-9)) {
-    planning = *std::move(owned);
-    planning.out.rows_owned = true;
-    for (const auto& [name, text] : dumps) options.dump(name, text);
-  }
-  return absl::OkStatus();
-}
-
 int64_t BytesOnWires(const program::Program& program) {
   int64_t bytes = 0;
   for (const program::Traffic& t : program::CollectiveTraffic(program)) bytes += t.wire_bytes;
@@ -409,7 +364,7 @@ absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Plann
   if (from.out.in_rings.ops.empty()) return absl::OkStatus();
   SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, from));
   SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, from));
-  SPMD_RETURN_IF_ERROR(PlanCheaper(pipeline, quiet, machine, moves, /*sharded=*/true, from));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, /*sharded=*/true, from));
   SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, quiet, from.factors, std::move(from.plans), from.out));
   InRings& done = from.out.in_rings;
   done.bytes_before = planning.out.gathered_again.bytes_after;
@@ -447,7 +402,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
     if (Limited(options).memory_bytes > 0 && MayGoInRings(planning.out.graph)) before = planning;
   }
-  SPMD_RETURN_IF_ERROR(PlanCheaper(pipeline, options, machine, moves, sharded, planning));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, sharded, planning));
   SPMD_RETURN_IF_ERROR(
       LowerPlans(pipeline, options, planning.factors, std::move(planning.plans), planning.out));
   if (before.has_value()) {
@@ -456,28 +411,9 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   return std::move(planning.out);
 }
 
-absl::StatusOr<std::vector<std::optional<OwnedOutput>>> RowsToLeave(const ir::Graph& graph,
-                                                                    int lists) {
-  const CompileOptions options;
-  Planning planning{.out = Begin(graph)};
-  Pipeline pipeline(options, planning.out);
-  SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, planning.out));
-  if (!UsesAxes(planning.out.graph)) {
-    return std::vector<std::optional<OwnedOutput>>(graph.outputs().size() - lists);
-  }
-  SPMD_RETURN_IF_ERROR(PropagateAsAsked(pipeline, planning));
-  SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
-  SPMD_ASSIGN_OR_RETURN(std::vector<std::optional<OwnedOutput>> rows,
-                        OwnedOutputs(planning.out.graph, planning.factors, lists));
-  for (size_t k = 0; k < rows.size() && k < planning.out.apart.size(); ++k) {
-    if (!planning.out.apart[k].empty()) rows[k] = std::nullopt;
-  }
-  return rows;
-}
-
 std::vector<std::string> PassNames() {
-  return {"legalize",  "simplify", "batch_indices", "propagate", "reorder",  "rings", "own_rows",
-          "decompose", "choose",   "reshard",       "windows",   "localise", "order", "finish"};
+  return {"legalize", "simplify", "batch_indices", "propagate", "reorder", "rings", "decompose",
+          "choose",   "reshard",  "windows",       "localise",  "order",   "finish"};
 }
 
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,

@@ -11,7 +11,6 @@
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
 #include "csrc/partition/gather_again.h"
-#include "csrc/partition/own_rows.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/rings.h"
 #include "csrc/program/program.h"
@@ -47,7 +46,6 @@ struct Compiled {
   // which it is computed; otherwise empty. A graph that returns that view instead sends nothing for
   // this output.
   std::vector<Dims> apart;
-  bool rows_owned = false;  // the pass own_rows is part of the plan
   struct PassTime {
     std::string pass;
     double ms;
@@ -61,12 +59,6 @@ struct Compiled {
 // Requires: Verify(graph).ok().
 // Errors: InvalidArgument if the user's annotations are impossible; Internal if a pass is broken.
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options = {});
-
-// For each output but the last `lists`: what it is if rows that these last outputs list stay where
-// they are (csrc/partition/own_rows.h). A graph that returns rules::RowsApart of it instead sends
-// nothing for this output if it is compiled with rows_owned.
-absl::StatusOr<std::vector<std::optional<OwnedOutput>>> RowsToLeave(const ir::Graph& graph,
-                                                                    int lists);
 
 // The names of the passes in the order in which they run.
 std::vector<std::string> PassNames();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -8,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "csrc/partition/passes.h"
+#include "csrc/rules/registry.h"
 
 namespace spmd::partition {
 namespace {
@@ -86,12 +89,49 @@ std::vector<Warning> UnknownOps(const Lowering& lowering) {
   return warnings;
 }
 
+// The warning of a program in which devices send rows that lists take out of a sharded dimension,
+// and that others write back, as experts do that take their tokens out of the batch.
+std::optional<Warning> RowsOfExperts(const Lowering& lowering, int64_t bound_bytes) {
+  const program::Program& program = lowering.program;
+  const ir::Graph& graph = *lowering.graph;
+  const auto uses = [&](size_t instruction) {
+    const ir::NodeId id = lowering.node_of[instruction];
+    return id == ir::kNoNode ? rules::RowsByList::kNone : rules::FactsOf(graph.node(id).op).rows;
+  };
+  absl::flat_hash_map<ValueId, size_t> taken;  // by value: the instruction that takes the rows
+  bool writes = false;
+  int64_t bytes = 0;
+  std::optional<size_t> first;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    writes = writes || uses(i) == rules::RowsByList::kWrites;
+    if (uses(i) == rules::RowsByList::kTakes) taken[instruction.results[0]] = i;
+    if (instruction.code != OpCode::kAllReduce) continue;
+    const auto at = taken.find(instruction.operands[0]);
+    if (at == taken.end()) continue;
+    bytes += program.TileBytes(instruction.results[0]);
+    if (!first.has_value()) first = at->second;
+  }
+  if (!writes || bytes <= bound_bytes) return std::nullopt;
+  const int source = program.instructions[*first].source;
+  const std::string line = source < 0 ? "" : absl::StrCat(" at ", graph.sources()[source]);
+  return Warning{
+      absl::StrCat("rows by list ", line),
+      absl::StrFormat("rows that lists take out of a sharded dimension%s are sent to all devices, "
+                      "%.1f MiB in this program, and every device works on all of them. Experts "
+                      "of torch_spmd.nn.MoE, or of torch.nn.functional.grouped_mm, are sharded",
+                      line, bytes / 1048576.0)};
+}
+
 }  // namespace
 
 std::vector<Warning> GatherWarnings(const Lowering& lowering, int64_t bound_bytes) {
   const program::Program& program = lowering.program;
   const ir::Graph& graph = *lowering.graph;
   std::vector<Warning> warnings = UnknownOps(lowering);
+  if (std::optional<Warning> rows = RowsOfExperts(lowering, bound_bytes / 16)) {
+    warnings.push_back(*std::move(rows));
+  }
   for (const Instruction& gather : program.instructions) {
     if (gather.code != OpCode::kAllGather) continue;
     const ValueId gathered = gather.results[0];

@@ -75,6 +75,9 @@ struct PutsBack {
   bool drops_dim = false;  // the part lacks the dimension `dim`
 };
 
+// The op takes rows out of operand 0 by lists of indices, or writes rows to it by such lists.
+enum class RowsByList : uint8_t { kNone, kTakes, kWrites };
+
 // The op pads operand `image` with zeros, as many as its attribute `padding` says. Its kernel has
 // the trailing sizes of operand 1 or, for the gradient of the kernel, of the result.
 struct ZeroPadding {
@@ -99,6 +102,7 @@ struct OpFacts {
   // Each element of the results is an element of operand 0, or zero. If operand 0 is sharded, one
   // device has the element and the partial sums of the others are zero.
   bool looks_up = false;
+  RowsByList rows = RowsByList::kNone;
   // The results are `start` + `step` · i for the indices i of their one dimension.
   bool enumerates = false;
   // Each element of the result is that of operand 0, in another element type.

@@ -8,7 +8,6 @@
 #include "absl/strings/strip.h"
 #include "csrc/rules/families.h"
 #include "csrc/rules/tables/call_factors.h"
-#include "csrc/rules/tables/row_index.h"
 #include "csrc/rules/tables/scatter.h"
 #include "csrc/util/status.h"
 
@@ -319,32 +318,25 @@ constexpr Row Part(absl::string_view op, FactorsFn factors, TypesFn types) {
   return Computed(op, factors).Types(types).Local(LocalFirst).Flops(kTrafficOnly);
 }
 
-// Rows that pass from program to program.
-constexpr Row Passed(absl::string_view op, FactorsFn factors, TypesFn types, DecomposeFn as) {
-  return Computed(op, factors).Types(types).Decomposes(as).CannotFail().Flops(kTrafficOnly);
-}
-
-constexpr auto kPartRows = Rows(
-    Part("spmd::gather_part", GatherPartFactors, GatherPartTypes)
-        .Jointly({0})
-        .FailsOnIndices("size")
-        .With(&OpFacts::looks_up, true),
-    Part("spmd::index_part", IndexPartFactors, IndexPartTypes)
-        .Jointly({0})
-        .With(&OpFacts::looks_up, true),
-    Accumulates(Part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
-    Accumulates(Part("spmd::index_put_rows", IndexPutRowsFactors, SameTypes)).Local(LocalRows),
-    Part("spmd::index_rows", IndexRowsFactors, IndexRowsTypes).Jointly({0}).Local(LocalRows),
-    Accumulates(Part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
-        .Jointly({0, 2})
-        .LinearIf(AddsOrSets)
-        .FailsOnIndices("size"),
-    Passed("spmd::rows_apart", RowsApartFactors, RowsApartTypes, RowsApartByBlocks),
-    Passed("spmd::rows_together", RowsTogetherFactors, RowsTogetherTypes, RowsTogetherByBlocks),
-    Accumulates(Part("spmd::scatter_part", ScatterPartFactors, SameTypes))
-        .Jointly({0, 2})
-        .LinearIf(AddsOrSets)
-        .FailsOnIndices("size"));
+constexpr auto kPartRows =
+    Rows(Part("spmd::gather_part", GatherPartFactors, GatherPartTypes)
+             .Jointly({0})
+             .FailsOnIndices("size")
+             .With(&OpFacts::looks_up, true),
+         Part("spmd::index_part", IndexPartFactors, IndexPartTypes)
+             .Jointly({0})
+             .With(&OpFacts::looks_up, true)
+             .With(&OpFacts::rows, RowsByList::kTakes),
+         Accumulates(Part("spmd::index_put_part", IndexPutPartFactors, SameTypes))
+             .With(&OpFacts::rows, RowsByList::kWrites),
+         Accumulates(Part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
+             .Jointly({0, 2})
+             .LinearIf(AddsOrSets)
+             .FailsOnIndices("size"),
+         Accumulates(Part("spmd::scatter_part", ScatterPartFactors, SameTypes))
+             .Jointly({0, 2})
+             .LinearIf(AddsOrSets)
+             .FailsOnIndices("size"));
 static_assert(AreRowsOf(Family::kPart, kPartRows), "see csrc/rules/families.h");
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <ATen/ops/zeros.h>
 
 #include "csrc/runtime/kernels/kernels.h"
-#include "csrc/runtime/kernels/rows.h"
 
 namespace spmd::runtime::kernels {
 namespace {
@@ -239,75 +238,6 @@ Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices
   }
   const Tensor copy = self.permute(order).clone(at::MemoryFormat::Contiguous);
   return copy.index_put_(within, from, accumulate).permute(back);
-}
-
-// The dimension of the result in which the indices are: where the first indexed dimension is if the
-// indexed ones are adjacent, else the first.
-static int64_t RowsDim(const c10::List<OptionalTensor>& indices) {
-  int64_t begin = -1, end = 0, count = 0;
-  for (int64_t d = 0; d < static_cast<int64_t>(indices.size()); ++d) {
-    const OptionalTensor index = indices.get(d);
-    if (!index.has_value() || !index->defined()) continue;
-    if (begin < 0) begin = d;
-    end = d + 1;
-    ++count;
-  }
-  return end - begin == count ? begin : 0;
-}
-
-Tensor IndexRows(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
-                 IntArrayRef size, bool may_be_negative, int64_t dim, int64_t blocks) {
-  if (blocks == 1) return IndexPart(self, indices, first, size, may_be_negative, /*batch=*/{});
-  const int64_t length = self.size(dim) / blocks;
-  std::vector<int64_t> begin = first.vec();
-  std::vector<Tensor> parts;
-  for (int64_t b = 0; b < blocks; ++b, begin[dim] += length) {
-    parts.push_back(IndexPart(self.narrow(dim, b * length, length), indices, begin, size,
-                              may_be_negative, /*batch=*/{}));
-  }
-  return at::cat(parts, RowsDim(indices));
-}
-
-Tensor IndexPutRows(const Tensor& self, const c10::List<OptionalTensor>& indices,
-                    const Tensor& values, bool accumulate, IntArrayRef first, IntArrayRef size,
-                    bool may_be_negative, int64_t dim, int64_t blocks) {
-  if (blocks == 1) {
-    return IndexPutPart(self, indices, values, accumulate, first, size, may_be_negative, {});
-  }
-  const int64_t at = RowsDim(indices);
-  const int64_t length = self.size(dim) / blocks, rows = values.size(at) / blocks;
-  std::vector<int64_t> begin = first.vec();
-  std::vector<Tensor> parts;
-  for (int64_t b = 0; b < blocks; ++b, begin[dim] += length) {
-    parts.push_back(IndexPutPart(self.narrow(dim, b * length, length), indices,
-                                 values.narrow(at, b * rows, rows), accumulate, begin, size,
-                                 may_be_negative, /*batch=*/{}));
-  }
-  return at::cat(parts, dim);
-}
-
-// [.., blocks, n, ..] of a tensor in which these two dimensions are `dim` and `dim` + 1: `rows`,
-// and zeros where index list[r] is not in block b.
-static Tensor OnlyOwn(const Tensor& rows, const Tensor& list, int64_t dim, int64_t size,
-                      int64_t blocks) {
-  const Tensor index = list.to(at::kLong);
-  const Tensor block = at::where(index.lt(0), index.add(size), index).div(size / blocks, "floor");
-  const Tensor own = block.unsqueeze(0).eq(at::arange(blocks, index.options()).unsqueeze(1));
-  std::vector<int64_t> sizes(rows.dim(), 1);
-  sizes[dim] = blocks;
-  sizes[dim + 1] = list.size(0);
-  return at::where(own.view(sizes), rows, at::zeros({}, rows.options()));
-}
-
-Tensor RowsApart(const Tensor& rows, const Tensor& list, int64_t dim, int64_t size,
-                 int64_t blocks) {
-  return OnlyOwn(rows.unsqueeze(dim), list, dim, size, blocks).flatten(dim, dim + 1);
-}
-
-Tensor RowsTogether(const Tensor& rows, const Tensor& list, int64_t dim, int64_t size,
-                    int64_t blocks) {
-  const Tensor apart = rows.unflatten(dim, {blocks, list.size(0)});
-  return OnlyOwn(apart, list, dim, size, blocks).sum(dim).to(rows.scalar_type());
 }
 
 }  // namespace spmd::runtime::kernels

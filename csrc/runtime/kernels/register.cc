@@ -4,7 +4,6 @@
 #include <torch/library.h>
 
 #include "csrc/runtime/kernels/kernels.h"
-#include "csrc/runtime/kernels/rows.h"
 
 namespace spmd::runtime {
 namespace {
@@ -143,20 +142,6 @@ void DefinePartOps(torch::Library& l) {
          "index_put_part(Tensor self, Tensor?[] indices, Tensor values, bool accumulate, int[] "
          "first, int[] size, bool may_be_negative, int[] batch=[]) -> Tensor",
          &k::IndexPutPart);
-  Define(l, "index_rows",
-         "index_rows(Tensor self, Tensor?[] indices, int[] first, int[] size, bool "
-         "may_be_negative, int dim, int blocks) -> Tensor",
-         &k::IndexRows);
-  Define(l, "index_put_rows",
-         "index_put_rows(Tensor self, Tensor?[] indices, Tensor values, bool accumulate, int[] "
-         "first, int[] size, bool may_be_negative, int dim, int blocks) -> Tensor",
-         &k::IndexPutRows);
-  Define(l, "rows_apart",
-         "rows_apart(Tensor rows, Tensor list, int dim, int size, int blocks) -> Tensor",
-         &k::RowsApart);
-  Define(l, "rows_together",
-         "rows_together(Tensor rows, Tensor list, int dim, int size, int blocks) -> Tensor",
-         &k::RowsTogether);
 }
 
 void DefineImageOps(torch::Library& l) {

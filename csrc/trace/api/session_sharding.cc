@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/program/lower.h"
-#include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
@@ -170,7 +169,6 @@ bool IsActivation(const at::Tensor& tensor) {
 absl::Status MarkTensor(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark,
                         const MarkPtr& given) {
   Buffer* const buffer = BufferOf(tensor);
-  RecordDeferred(state, buffer);
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
   std::optional<PartitionSpec> base_spec = SpecOfBase(mark->spec, RecipeOf(buffer, tensor), base);
   MarkNotes* const notes = NotesOf(*buffer);

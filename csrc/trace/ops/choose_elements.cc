@@ -9,13 +9,6 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
-#include <optional>
-
-#include "csrc/runtime/dispatch_guard.h"
-#include "csrc/trace/recorder/tensor.h"
-#include "csrc/trace/run/read_host.h"
-#include "csrc/trace/tape/host_list.h"
-
 namespace spmd::trace {
 
 namespace {
@@ -88,23 +81,6 @@ std::vector<at::Tensor> CoordinatesOf(const at::Tensor& places, at::IntArrayRef 
 
 namespace {
 
-// Flags of at most so many elements are read on the host. Finding the places there takes less time
-// than a program that finds them on the devices (docs/design/0044-rows-by-index.md), and the read
-// sends one byte for each element where the flags are sharded over processes.
-constexpr int64_t kMostRead = int64_t{1} << 18;
-
-// Nullopt if the flags are many, or not known.
-std::optional<at::Tensor> RowsOnHost(SessionState& state, const at::Tensor& flags) {
-  if (flags.dim() == 0 || flags.numel() == 0 || flags.numel() > kMostRead) return std::nullopt;
-  // A part of something large is copied first.
-  const bool small = c10::multiply_integers(BufferOf(flags)->form.sizes) <= kMostRead;
-  const std::optional<at::Tensor> host =
-      ReadHostIfKnown(state, small ? flags : flags.clone(), "nonzero");
-  if (!host.has_value()) return std::nullopt;
-  const runtime::DispatchGuard guard;
-  return host->nonzero();
-}
-
 // The places of all true flags. Waits for their number.
 at::Tensor AllPlaces(const at::Tensor& flags) {
   const Ranks ranks = RanksOf(flags);
@@ -113,25 +89,15 @@ at::Tensor AllPlaces(const at::Tensor& flags) {
   return ChosenPlaces(flags, ranks, count);
 }
 
-at::Tensor OnDevice(const at::Tensor& rows) {
-  TensorMeta meta = TensorMeta::Of(rows);
-  meta.offset = 0;
-  return NewTensor(meta, ListValue(rows));
-}
-
 }  // namespace
 
-at::Tensor ChosenRows(SessionState& state, const at::Tensor& flags) {
-  if (const std::optional<at::Tensor> rows = RowsOnHost(state, flags)) return OnDevice(*rows);
+at::Tensor ChosenRows(const at::Tensor& flags) {
   const at::Tensor places = AllPlaces(flags);
   if (flags.dim() == 0) return at::empty({0, places.size(0)}, places.options()).t();
   return at::stack(CoordinatesOf(places, flags.sizes()), 0).t();
 }
 
-std::vector<at::Tensor> ChosenCoordinates(SessionState& state, const at::Tensor& flags) {
-  if (const std::optional<at::Tensor> rows = RowsOnHost(state, flags)) {
-    return OnDevice(*rows).unbind(1);
-  }
+std::vector<at::Tensor> ChosenCoordinates(const at::Tensor& flags) {
   return CoordinatesOf(AllPlaces(flags), flags.sizes());
 }
 

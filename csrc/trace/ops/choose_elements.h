@@ -13,8 +13,6 @@
 
 namespace spmd::trace {
 
-struct SessionState;
-
 // The places in storage of the elements of a strided tensor, as integers on the device of
 // `options`.
 at::Tensor PlacesOf(at::IntArrayRef size, at::IntArrayRef stride, int64_t start,
@@ -36,11 +34,10 @@ at::Tensor ChosenPlaces(const at::Tensor& flags, const Ranks& ranks, int64_t cou
 // The coordinates of `places` in a tensor of sizes `size`, one tensor per dimension.
 std::vector<at::Tensor> CoordinatesOf(const at::Tensor& places, at::IntArrayRef size);
 
-// The coordinates of all true flags, [count, rank], stored column by column as the CPU's are. Small
-// flags are read on the host, which then knows the coordinates (csrc/trace/tape/host_list.h). Of
-// others, only the number is waited for. Requires: the session's lock is held.
-at::Tensor ChosenRows(SessionState& state, const at::Tensor& flags);
+// The coordinates of all true flags, [count, rank], stored column by column as the CPU's are. Waits
+// for their number.
+at::Tensor ChosenRows(const at::Tensor& flags);
 // Its columns, one tensor per dimension.
-std::vector<at::Tensor> ChosenCoordinates(SessionState& state, const at::Tensor& flags);
+std::vector<at::Tensor> ChosenCoordinates(const at::Tensor& flags);
 
 }  // namespace spmd::trace

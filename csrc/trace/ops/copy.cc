@@ -9,7 +9,6 @@
 #include "csrc/trace/device/overlap.h"
 #include "csrc/trace/ops/handlers.h"
 #include "csrc/trace/recorder/arguments.h"
-#include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
@@ -115,7 +114,6 @@ bool CopyWholeBuffer(SessionState& state, const at::Tensor& dst, const at::Tenso
   }
   state.call.looked_at_values = true;  // not to be replayed, since the mark comes with the value
   if (to == from) return true;
-  RecordDeferred(state, from);
   to->Hold(nullptr);
   to->Rebase(from->form);
   if (from->mark != nullptr) to->mark = from->mark;

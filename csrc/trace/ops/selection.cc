@@ -45,7 +45,7 @@ at::Tensor ElementsAt(const at::Tensor& self, std::vector<at::Tensor> coordinate
 void Nonzero(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
-  stack->push_back(ChosenRows(state, FlagsOf(a[0].toTensor())));
+  stack->push_back(ChosenRows(FlagsOf(a[0].toTensor())));
 }
 
 void NonzeroStatic(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
@@ -74,9 +74,9 @@ void MaskedSelect(SessionState& state, const OpInfo& op, torch::jit::Stack* stac
   const std::vector<int64_t> size = at::infer_size(self.sizes(), mask.sizes());
   const at::Tensor flags = mask.expand(size);
   if (size.empty()) {
-    stack->push_back(self.expand({ChosenRows(state, flags).size(0)}).clone());
+    stack->push_back(self.expand({ChosenRows(flags).size(0)}).clone());
   } else {
-    stack->push_back(ElementsAt(self.expand(size), ChosenCoordinates(state, flags)));
+    stack->push_back(ElementsAt(self.expand(size), ChosenCoordinates(flags)));
   }
 }
 
@@ -108,7 +108,7 @@ void Index(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
                         " does not match the shape of the indexed tensor ", self.sizes(),
                         " at index ", dim + d);
     }
-    for (at::Tensor& along : ChosenCoordinates(state, FlagsOf(mask))) {
+    for (at::Tensor& along : ChosenCoordinates(FlagsOf(mask))) {
       indices.push_back(std::move(along));
     }
     dim += mask.dim();

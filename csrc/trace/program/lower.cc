@@ -39,10 +39,6 @@ class Lowering {
     for (const OutputSpec& o : outputs) {
       ir::Output output{values_[o.value]};
       if (!o.apart.empty()) output.value = Apart(output.value, o.apart);
-      if (o.rows.list != kNoId) {
-        rules::Builder builder = OwnBuilder();
-        output.value = rules::RowsApart(builder, output.value, values_[o.rows.list], o.rows.of);
-      }
       if (o.becomes != kNoId) output.becomes = values_[o.becomes];
       output.may_stay_unreduced = o.may_stay_unreduced;
       result_.graph.AddOutput(output);
@@ -179,7 +175,6 @@ Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs) {
   for (const OutputSpec& o : outputs) {
     need(o.value);
     need(o.becomes);
-    need(o.rows.list);
   }
   for (size_t r = tape.records().size(); r-- > 0;) {
     if (!needed.records[r]) continue;

@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
-#include "csrc/rules/tables/row_index.h"
 #include "csrc/trace/tape/tape.h"
 
 namespace spmd::trace {
@@ -23,16 +22,6 @@ struct OutputSpec {
   // with the sizes `apart`. If these are empty, it returns the value as it is.
   bool may_be_apart = false;
   Dims apart = {};
-  // If there is a list: the program returns rules::RowsApart of the value, which is then deferred
-  // (csrc/trace/recorder/deferred.h).
-  struct Rows {
-    TapeId list = kNoId;
-    rules::BlocksOfRows of;
-  };
-  Rows rows = {};
-  // Not if a mark refers to the value as it is, or if a Buffer gets back what it held before when
-  // the program fails.
-  bool MayBeDeferred() const { return may_be_apart && becomes == kNoId; }
 };
 
 // By input of the tape: whether an output takes its Buffer.

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/program/lower.h"
-#include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/devices.h"
@@ -341,7 +340,6 @@ void GiveMark(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark
   const auto of_base = std::make_shared<const Mark>(Mark{mark->mesh, *spec});
   MarkNotes& notes = MakeNotes(*buffer);
   notes.copied = true;
-  RecordDeferred(state, buffer);
   if (!buffer->holds_nothing() && LiesOtherwise(*buffer->value(), *of_base)) {
     const TapeId id = state.tape->Use(buffer->value(), buffer);
     BindBuffer(state, buffer, EmitClone(state, id));

@@ -12,11 +12,9 @@
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/program/compiled_program.h"
-#include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/session/session_state.h"
-#include "csrc/trace/tape/host_list.h"
 
 namespace spmd::trace {
 
@@ -183,7 +181,6 @@ TapeId UseBase(SessionState& state, Buffer* buffer) {
 }  // namespace
 
 TapeId UseValue(SessionState& state, const ValuePtr& value, const Buffer* from) {
-  if (value->deferred != nullptr) return UseDeferred(state, *value);
   if (value->tape != state.tape->number() && (from == nullptr || from->mark == nullptr)) {
     if (const std::optional<int> dim = NumberedDim(*value)) {
       state.call.looked_at_values = true;  // any other value is an input
@@ -195,27 +192,8 @@ TapeId UseValue(SessionState& state, const ValuePtr& value, const Buffer* from) 
 
 TensorType TypeOf(SessionState& state, TapeId id) { return state.tape->type(id); }
 
-namespace {
-
-// Whether parts of what `buffer` holds are known to the host, and no mark says how they are
-// sharded.
-bool HasKnownParts(const Buffer& buffer) {
-  const Value* const value = buffer.made();
-  return value != nullptr && value->list != nullptr && value->poison.ok() &&
-         buffer.mark == nullptr && NotesOf(buffer) == nullptr;
-}
-
-}  // namespace
-
 TapeId Read(SessionState& state, const at::Tensor& tensor) {
   Buffer* buffer = BufferOf(tensor);
-  if (HasKnownParts(*buffer)) {
-    if (const RecipePtr recipe = RecipeOf(buffer, tensor)) {
-      // A part is no operand that a replayed call could compare.
-      state.call.looked_at_values = true;
-      return state.tape->Use(PartOfList(*buffer->made(), recipe), nullptr);
-    }
-  }
   const TapeId base = UseBase(state, buffer);
   return ReadThrough(state, base, RecipeOf(buffer, tensor), NotesOf(*buffer));
 }
@@ -259,7 +237,6 @@ void Write(SessionState& state, const at::Tensor& tensor, TapeId value, Overlap 
 }
 
 void RebaseBytes(SessionState& state, Buffer* buffer, BaseForm form) {
-  RecordDeferred(state, buffer);
   if (!buffer->holds_nothing()) {
     // A tensor of the new form over the old value, as a strided view of it.
     c10::Storage storage = Buffer::NewStorage(0, {});

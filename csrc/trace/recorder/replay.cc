@@ -245,11 +245,7 @@ class Attempt {
     if (id == kNoId) {
       Value* const value = buffer->made();
       if (value == nullptr || !value->poison.ok()) return false;
-      if (value->tape != tape_.number()) {
-        // Which input a list is depends on its integers (Tape::Use).
-        const bool plain = value->deferred == nullptr && value->list == nullptr;
-        return plain && Claim(operand, value, buffer);
-      }
+      if (value->tape != tape_.number()) return Claim(operand, value, buffer);
       id = value->id;
     }
     return id == operand.value &&

@@ -15,7 +15,6 @@
 #include "csrc/trace/program/compile_log.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/program/same_tiles.h"
-#include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/run/pending_graph.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_state.h"
@@ -32,59 +31,12 @@ double MillisecondsSince(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
 }
 
-// By output: whether it is what `rows`, by which rows may leave the program, follow from.
-std::vector<bool> IsBaseOfList(const Tape& tape, const std::vector<OutputSpec>& outputs,
-                               const std::vector<OutputSpec::Rows>& rows) {
-  std::vector<bool> is_base(outputs.size());
-  for (const OutputSpec::Rows& by : rows) {
-    if (by.list == kNoId) continue;
-    const std::optional<ListName> name = NameOfList(tape, outputs, by.list);
-    for (size_t k = 0; name.has_value() && k < outputs.size(); ++k) {
-      if (outputs[k].value == name->base) is_base[k] = true;
-    }
-  }
-  return is_base;
-}
-
-// Rows that a list took out of a sharded dimension are returned for all blocks if their Buffers can
-// hold a deferred value. True if there are any. Requires: no output has another form yet.
-absl::StatusOr<bool> LeaveRows(SessionState& state, const Tape& tape,
-                               absl::Span<const int> late_starts,
-                               std::vector<OutputSpec>& outputs) {
-  const auto may = [](const OutputSpec& o) { return o.MayBeDeferred() && !o.may_stay_unreduced; };
-  if (absl::c_none_of(outputs, may)) return false;
-  const std::vector<TapeId> lists = ListsOfRows(tape, outputs);
-  if (lists.empty()) return false;
-  std::vector<OutputSpec> with_lists = outputs;
-  for (const TapeId list : lists) with_lists.push_back({list});
-  SPMD_ASSIGN_OR_RETURN(const Lowered lowered, LowerTape(state, tape, with_lists, late_starts));
-  SPMD_ASSIGN_OR_RETURN(const std::vector<std::optional<partition::OwnedOutput>> owned,
-                        partition::RowsToLeave(lowered.graph, static_cast<int>(lists.size())));
-  std::vector<OutputSpec::Rows> rows(outputs.size());
-  for (size_t k = 0; k < outputs.size(); ++k) {
-    if (owned[k].has_value() && may(outputs[k])) rows[k] = {lists[owned[k]->list], owned[k]->of};
-  }
-  // A list has to stay as it is.
-  const std::vector<bool> is_base = IsBaseOfList(tape, outputs, rows);
-  bool any = false;
-  for (size_t k = 0; k < outputs.size(); ++k) {
-    if (is_base[k]) continue;
-    outputs[k].rows = rows[k];
-    any = any || rows[k].list != kNoId;
-  }
-  return any;
-}
-
 // Outputs that are computed as views of other sizes are returned in these sizes if their Buffers
 // can take such a form. True if there are any.
-bool TakeApart(const Tape& tape, const std::vector<Dims>& apart, std::vector<OutputSpec>& outputs) {
+bool TakeApart(const std::vector<Dims>& apart, std::vector<OutputSpec>& outputs) {
   bool any = false;
-  std::vector<OutputSpec::Rows> rows;
-  for (const OutputSpec& o : outputs) rows.push_back(o.rows);
-  const std::vector<bool> is_base = IsBaseOfList(tape, outputs, rows);
   for (size_t k = 0; k < apart.size(); ++k) {
     if (apart[k].empty() || NumElements(apart[k]) == 0 || !outputs[k].may_be_apart) continue;
-    if (is_base[k] || outputs[k].rows.list != kNoId) continue;
     outputs[k].apart = apart[k];
     outputs[k].becomes = kNoId;
     any = true;
@@ -150,7 +102,6 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
   event.records = static_cast<int64_t>(tape.records().size());
 
   Clock::time_point start = Clock::now();
-  SPMD_ASSIGN_OR_RETURN(const bool rows, LeaveRows(state, tape, late_starts, outputs));
   SPMD_ASSIGN_OR_RETURN(Lowered lowered, LowerTape(state, tape, outputs, late_starts));
   event.lower_ms = MillisecondsSince(start);
   program->traced = std::move(lowered.graph);
@@ -162,18 +113,12 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
     SPMD_ASSIGN_OR_RETURN(program->compiled, partition::Compile(program->traced, options));
     return absl::OkStatus();
   };
-  const auto compile_again = [&]() -> absl::Status {
+  SPMD_RETURN_IF_ERROR(compile());
+  if (TakeApart(program->compiled.apart, outputs)) {
     SPMD_ASSIGN_OR_RETURN(lowered, LowerTape(state, tape, outputs, late_starts));
     program->traced = std::move(lowered.graph);
-    return compile();
-  };
-  SPMD_RETURN_IF_ERROR(compile());
-  if (rows && !program->compiled.rows_owned) {
-    // They are cheaper as they are.
-    for (OutputSpec& o : outputs) o.rows = {};
-    SPMD_RETURN_IF_ERROR(compile_again());
+    SPMD_RETURN_IF_ERROR(compile());
   }
-  if (TakeApart(tape, program->compiled.apart, outputs)) SPMD_RETURN_IF_ERROR(compile_again());
   event.reason += ChosenForMemory(program->compiled);
   event.compile_ms = MillisecondsSince(start);
 

@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/end_of_step.h"
@@ -39,34 +38,11 @@ BaseForm FormApart(const BaseForm& form, const Dims& sizes) {
   return apart;
 }
 
-// By output of the tape's program: the value that the run makes. For rows of blocks it is one that
-// no Buffer holds.
+// By output of the tape's program: the value that the run makes.
 std::vector<ValuePtr> ResultsOf(const Tape& tape, const CachedProgram& cached) {
   std::vector<ValuePtr> results;
-  for (const OutputSpec& o : cached.outputs) {
-    const ValuePtr& value = tape.value(o.value);
-    if (o.rows.list == kNoId) {
-      results.push_back(value);
-      continue;
-    }
-    TensorType type = value->type;
-    type.dims[o.rows.of.dim] *= o.rows.of.blocks;
-    results.push_back(c10::make_intrusive<Value>(std::move(type)));
-  }
+  for (const OutputSpec& o : cached.outputs) results.push_back(tape.value(o.value));
   return results;
-}
-
-// By output: what stands for the value, if the program returns rows of blocks for it; else null.
-std::vector<std::shared_ptr<const Deferred>> DeferredBy(const Tape& tape,
-                                                        const CachedProgram& cached,
-                                                        const std::vector<ValuePtr>& results) {
-  std::vector<std::shared_ptr<const Deferred>> deferred(results.size());
-  for (size_t k = 0; k < results.size(); ++k) {
-    const OutputSpec& output = cached.outputs[k];
-    if (output.rows.list == kNoId) continue;
-    deferred[k] = DeferredRows(tape, cached.outputs, output, results[k]);
-  }
-  return deferred;
 }
 
 // Compiles the tape or finds its program, and enqueues it.
@@ -75,8 +51,6 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
   absl::StatusOr<CachedProgramPtr> cached;
   absl::StatusOr<runtime::PendingRunPtr> run;
   std::vector<ValuePtr> results;
-  // Made before the run, which takes the memory of inputs that nothing else holds.
-  std::vector<std::shared_ptr<const Deferred>> deferred;
   const absl::Status agreed = AgreeOnCut(state, tape, live, why);
   if (!agreed.ok()) {
     LoseAll(state, tape, steps, agreed);
@@ -88,7 +62,6 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
     if (cached.ok()) {
       state.prefixes.Ended((*cached)->recording);
       results = ResultsOf(tape, **cached);
-      deferred = DeferredBy(tape, **cached, results);
     }
     run = cached.ok() ? Enqueue(state, tape, *cached, results) : cached.status();
   } catch (const std::exception& e) {  // a bug here, or no memory for an upload
@@ -108,20 +81,15 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
   }
   const int64_t number = state.diagnostics.steps.Ran((*cached)->program, made_by);
   for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
-    const ValuePtr& value = tape.value((*cached)->outputs[k].value);
+    const ValuePtr& value = results[k];
     value->pending = false;
     if (!(*cached)->outputs[k].apart.empty()) value->type.dims = (*cached)->outputs[k].apart;
-    const ValuePtr& result = results[k];
-    result->run = *run;
-    result->run_output = static_cast<int>(k);
-    result->layout = (*cached)->layouts[k];
-    result->origin = (*cached)->program;
-    result->origin_output = static_cast<int>(k);
-    result->origin_run = number;
-    if (deferred[k] == nullptr) continue;
-    value->origin = result->origin;
-    value->origin_output = result->origin_output;
-    value->deferred = std::move(deferred[k]);
+    value->run = *run;
+    value->run_output = static_cast<int>(k);
+    value->layout = (*cached)->layouts[k];
+    value->origin = (*cached)->program;
+    value->origin_output = static_cast<int>(k);
+    value->origin_run = number;
   }
   ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
     Value& value = *buffer.value();
@@ -195,13 +163,7 @@ absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task
 }
 
 absl::Status CutFor(SessionState& state, Buffer* buffer, const std::string& why) {
-  for (int programs = 0; programs < 2; ++programs) {
-    if (!buffer->pending() && !buffer->deferred()) return absl::OkStatus();
-    RecordDeferred(state, buffer);
-    SPMD_RETURN_IF_ERROR(Cut(state, why));
-  }
-  SPMD_CHECK(!buffer->deferred(), "rows that nothing writes back have left a program");
-  return absl::OkStatus();
+  return buffer->pending() ? Cut(state, why) : absl::OkStatus();
 }
 
 }  // namespace spmd::trace

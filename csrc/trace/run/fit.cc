@@ -84,8 +84,7 @@ std::optional<Misfit> FindMisfit(const CachedProgram& cached, const Tape& tape, 
     }
     next = it + 1;
     if (held.has_value() || other.has_value()) continue;
-    if ((!it->apart.empty() && !wanted.may_be_apart) ||
-        (it->rows.list != kNoId && !wanted.MayBeDeferred())) {
+    if (!it->apart.empty() && !wanted.may_be_apart) {
       other = Misfit{Kind::kForm, wanted.value};
       continue;
     }

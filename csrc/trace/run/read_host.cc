@@ -52,18 +52,6 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
   return host.clone(at::MemoryFormat::Contiguous);
 }
 
-std::optional<at::Tensor> ReadHostIfKnown(SessionState& state, const at::Tensor& tensor,
-                                          const char* why) {
-  Buffer* const buffer = BufferOf(tensor);
-  if (!buffer->holds_nothing()) {
-    const ValuePtr value = Settled(state, buffer, why);
-    const bool has_shape_only =
-        value->host.defined() ? value->host.is_meta() : runtime::IsPlanned(*value->tiles);
-    if (has_shape_only && !IsKnown(*value)) return std::nullopt;
-  }
-  return ReadHost(state, tensor, why);
-}
-
 at::Tensor ReadHostPart(SessionState& state, const at::Tensor& tensor, const Box& box,
                         const char* why) {
   Buffer* const buffer = BufferOf(tensor);
@@ -90,7 +78,7 @@ at::Tensor ReadHostPart(SessionState& state, const at::Tensor& tensor, const Box
 
 bool ReadsAlone(SessionState& /*state*/, const at::Tensor& tensor) {
   Buffer* const buffer = BufferOf(tensor);
-  if (buffer->pending() || buffer->deferred() || RecipeOf(buffer, tensor) != nullptr) return false;
+  if (buffer->pending() || RecipeOf(buffer, tensor) != nullptr) return false;
   if (buffer->holds_nothing()) return true;
   const ValuePtr& value = buffer->value();
   return value->layout == nullptr || !value->layout->sharding().IsUnreduced();

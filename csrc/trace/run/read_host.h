@@ -3,8 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-
 #include "csrc/util/box.h"
 
 namespace spmd::trace {
@@ -14,11 +12,6 @@ struct SessionState;
 // A new contiguous host copy with the tensor's sizes. Runs what is pending if necessary; `why` is
 // for explain_compile. Requires: the session's lock is held.
 at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* why);
-
-// The same if the values are known: a backend that only plans knows those of constants. Otherwise
-// what is pending has run.
-std::optional<at::Tensor> ReadHostIfKnown(SessionState& state, const at::Tensor& tensor,
-                                          const char* why);
 
 // A new contiguous host copy of a part of the tensor. If the tensor is no view and a tile of this
 // process holds the part, only that is copied, and nobody else takes part. Requires: as ReadHost,

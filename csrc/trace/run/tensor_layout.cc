@@ -6,7 +6,6 @@
 
 #include "csrc/partition/compile.h"
 #include "csrc/trace/program/lower.h"
-#include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
@@ -102,7 +101,6 @@ Layout LayoutOfNew(SessionState& state, const Dims& dims) {
 absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(SessionState& state,
                                                            const at::Tensor& tensor) {
   Buffer* const buffer = BufferOf(tensor);
-  RecordDeferred(state, buffer);
   const bool pending = buffer->pending();
   const MarkNotes* const notes = NotesOf(*buffer);
   if (notes != nullptr && !notes->parts.empty()) {

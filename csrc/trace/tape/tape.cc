@@ -6,7 +6,6 @@
 
 #include "absl/base/casts.h"
 #include "csrc/trace/op/attribute.h"
-#include "csrc/trace/tape/host_list.h"
 #include "csrc/trace/tape/same_records.h"
 #include "csrc/trace/tape/starts.h"
 #include "csrc/util/status.h"
@@ -91,7 +90,6 @@ const std::vector<c10::IValue>& Tape::ArgumentsOf(int record) const {
 }
 
 TapeId Tape::AddInput(const ValuePtr& value, const Buffer* from) {
-  SPMD_CHECK(value->deferred == nullptr, "a deferred value is no input: see UseDeferred");
   const TapeId id = static_cast<TapeId>(values_.size());
   value->tape = number_;
   value->id = id;
@@ -294,24 +292,9 @@ void Tape::Rehash() {
 
 // --- recording ---
 
-std::optional<TapeId> Tape::FindList(const Value& value) const {
-  const auto it = std::find_if(lists_.begin(), lists_.end(), [&](TapeId id) {
-    return values_[id]->poison.ok() && SameList(*values_[id], value);
-  });
-  return it == lists_.end() ? std::nullopt : std::optional<TapeId>(*it);
-}
-
 TapeId Tape::Use(const ValuePtr& value, const Buffer* from) {
   if (value->tape == number_) return value->id;
   const MarkPtr& mark = CountedMark(from);
-  if (value->list != nullptr && mark == nullptr && (from == nullptr || from->settled == nullptr)) {
-    if (const std::optional<TapeId> same = FindList(*value)) {
-      value->tape = number_;
-      value->id = *same;
-      return *same;
-    }
-    lists_.push_back(static_cast<TapeId>(values_.size()));
-  }
   if (const Event* event = Next(Event::Kind::kInput)) {
     if (lead_->types[values_.size()] == value->type &&
         SameMark(lead_->input_marks[event->index], mark)) {
@@ -420,7 +403,7 @@ void Tape::Bind(Buffer& buffer, TapeId id) {
 }
 
 void Tape::NoteBinding(Buffer& buffer) {
-  const bool held = !buffer.holds_nothing() && !buffer.pending() && !buffer.deferred();
+  const bool held = !buffer.holds_nothing() && !buffer.pending();
   bindings_.Add(buffer, held ? Use(buffer.value(), &buffer) : kNoId);
 }
 

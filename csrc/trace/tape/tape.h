@@ -144,9 +144,8 @@ class Tape {
   void LeaveOutMarks() { marks_ = false; }
 
   // --- recording ---
-  // The number of `value` on this tape; it becomes an input if it has none, and if no input is the
-  // same list (csrc/trace/tape/host_list.h). `from` is the Buffer from which it is read, whose mark
-  // counts, or null.
+  // The number of `value` on this tape; it becomes an input if it has none. `from` is the Buffer
+  // from which it is read, whose mark counts, or null.
   TapeId Use(const ValuePtr& value, const Buffer* from);
   // Appends a record; fills in first_result, scalars and hashes. The results are new pending
   // values.
@@ -169,7 +168,6 @@ class Tape {
   void SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claimed);
   bool IsAmongMoved(TapeId base, TapeId view) const;
   TapeId AddInput(const ValuePtr& value, const Buffer* from);
-  std::optional<TapeId> FindList(const Value& value) const;
   void NoteBinding(Buffer& buffer);
   void AddValues(int num_results);
   bool Agrees(const Record& theirs, const Record& record, absl::Span<const TensorType> results);
@@ -186,7 +184,6 @@ class Tape {
   bool marks_;                    // whether the marks of inputs count
   std::vector<ValuePtr> values_;  // null until asked for
   std::vector<TapeInput> inputs_;
-  std::vector<TapeId> lists_;  // the inputs that are lists, without marks
   Bindings bindings_;
   std::vector<c10::Scalar> scalars_;
   std::vector<int64_t> tasks_;

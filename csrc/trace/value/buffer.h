@@ -38,12 +38,10 @@ using LayoutPtr = std::shared_ptr<const Layout>;
 
 struct CompiledProgram;  // csrc/trace/api/session.h
 struct Known;            // csrc/trace/run/known_values.h
-struct Deferred;         // csrc/trace/recorder/deferred.h
-struct HostList;         // csrc/trace/tape/host_list.h
 
 // A Value is logical and has no strides: `type` describes the dense row-major tensor of the value.
-// Invariants: the value is exactly one of pending (on a tape), to be made by `run`, in `tiles`, on
-// the `host`, or `deferred`.
+// Invariants: the value is exactly one of pending (on a tape), to be made by `run`, in `tiles`, or
+// on the `host`.
 // Thread safety: guarded by the session's lock.
 struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   explicit Value(TensorType t) : type(std::move(t)) {}
@@ -64,11 +62,6 @@ struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   // While `run` has not made it: what its Buffer held before, and gets back if the run fails.
   c10::intrusive_ptr<Value> before;
   at::Tensor host;  // contiguous CPU tensor that nothing else writes
-  // What computes the value where it is read. It is on a tape, with `tape` and `id`, once it was
-  // read there.
-  std::shared_ptr<const Deferred> deferred;
-  // The integers of the value, if the host knows them as long as the value lives.
-  std::shared_ptr<HostList> list;
   // On a backend that only plans: what the value is, if it depends on constants only.
   std::shared_ptr<Known> known;
   // For `explain`: the program of the run that made the value, while that program is kept, and the
@@ -115,8 +108,6 @@ class Buffer {
   // has a number or nothing.
   TapeId number() const { return number_; }
   Value* made() const { return value_.get(); }
-  // Whether it holds a value that no program has returned as it is.
-  bool deferred() const { return value_ != nullptr && value_->deferred != nullptr; }
   // Rebinds the Buffer, which counts as a new generation.
   void Bind(ValuePtr v) {
     Hold(std::move(v));

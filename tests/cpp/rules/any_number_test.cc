@@ -102,8 +102,6 @@ const std::vector<std::pair<std::string, std::string>>& Lines() {
       {"f32[2,6,5], f32[2,3], f32[2,3] = aten::native_group_norm(f32[2,6,5], _, _, ",
        "N=2, C=6, HxW=5, group=3, eps=0.1)"},
       {"f32[4,2], f32[4,4] = aten::split_with_sizes_copy(f32[4,6], ", "split_sizes=[2,4], dim=1)"},
-      {"f32[3,4] = spmd::rows_together(f32[6,4], i64[3], ", "dim=0, size=8, blocks=2)"},
-      {"f32[6,4] = spmd::rows_apart(f32[3,4], i64[3], ", "dim=0, size=8, blocks=2)"},
       {"i64[6] = spmd::iota(", "size=6, start=0, step=1, offset=0, dtype=i64)"},
       {"f32[4] = aten::sum.dim_IntList(f32[4,6], ", "dim=[1], keepdim=false, dtype=none)"},
       {"f32[4,6] = aten::cumsum(f32[4,6], ", "dim=1, dtype=none)"},

@@ -15,9 +15,8 @@ import torch_spmd as spmd
 
 SMALL = 4096
 
-# Models whose tokens are taken out of all samples by their places, and put back. Experts put them
-# back by the same list; Longformer puts the tokens that it attends globally back by another one,
-# which is as long for each sample.
+# Models whose tokens are taken out of all samples by their places, and put back. Their rows are
+# sent, since which device has a row is known when the program runs.
 BY_PLACES = ("longformer", "mixtral", "olmoe")
 EXPERTS = ("mixtral", "olmoe")
 
@@ -103,8 +102,8 @@ MODELS_BY_PLACES = {name: model_zoo.MODELS[name] for name in BY_PLACES} | {
 
 
 @pytest.mark.parametrize("name", MODELS_BY_PLACES)
-def test_models_that_take_tokens_out_send_their_gradients(name, monkeypatch):
-    """Each `nonzero` ends a program."""
+def test_models_that_take_tokens_out(name, monkeypatch):
+    """Each `nonzero` ends a program. Rows are summed over the devices, and nothing is gathered."""
     monkeypatch.setattr(model_zoo, "BATCH", 32)
     make, draw = MODELS_BY_PLACES[name]
     torch.manual_seed(0)
@@ -116,10 +115,7 @@ def test_models_that_take_tokens_out_send_their_gradients(name, monkeypatch):
     mesh = spmd.make_mesh((4,), ("data",))
     params = step(model.to("spmd"), (), {k: t.to("spmd") for k, t in kwargs.items()}, mesh)
     rows = spmd.debug.collectives().rows
-    large = [row for row in rows if row.bytes >= SMALL]
-    assert {row.kind for row in large} == {"all_reduce"}
-    parameters = sum(p.numel() * p.element_size() for p in params)
-    assert parameters / 2 < sum(row.bytes for row in large) < parameters + SMALL
+    assert {row.kind for row in rows if row.bytes >= SMALL} == {"all_reduce"}
     for ours, theirs in zip(params, plain.parameters(), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-6)
 

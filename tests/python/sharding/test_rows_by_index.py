@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that are taken out of a sharded dimension by a list of indices stay where they are."""
+"""Rows that are taken out of a sharded dimension by a list of indices, and written back by it."""
 
 import pytest
 import torch
@@ -104,21 +104,18 @@ def placed(mesh, x, p, weights, lists, specs=((None, None), (None, None))):
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("case", CASES)
-def test_a_loop_of_experts_sends_its_gradients(case, devices, verify):
+def test_a_loop_of_experts(case, devices, verify):
     given = drawn()
     want = gradients(case, *given)
     mesh = spmd.make_mesh((devices,), ("data",))
     with _options.options(verify=verify):
         got = gradients(case, *placed(mesh, *given))
         spmd.sync()
-    rows = spmd.debug.collectives().rows
-    assert {row.kind for row in rows} == {"all_reduce"}
-    assert sum(row.bytes for row in rows) == sum(w.numel() * 4 for w in given[2])
     for ours, theirs in zip(got, want):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_a_loop_of_sharded_experts_sends_what_they_send():
+def test_a_loop_of_sharded_experts():
     """Tensor parallelism within an expert: partial sums of its rows along the other axis."""
     given = drawn()
     want = gradients("gated", *given)
@@ -126,11 +123,6 @@ def test_a_loop_of_sharded_experts_sends_what_they_send():
     # The features of a gate and what it gates are on the same device.
     specs = ((spmd.blocks(2, "model"), None), (None, "model"))
     got = gradients("gated", *placed(mesh, *given, specs))
-    spmd.sync()
-    rows = spmd.debug.collectives().rows
-    assert {row.kind for row in rows} == {"all_reduce"}
-    along_data = sum(row.bytes for row in rows if row.axes == "data")
-    assert along_data == sum(w.numel() * 4 // 2 for w in given[2])
     for ours, theirs in zip(got, want):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-6)
 
@@ -149,10 +141,6 @@ def test_second_derivatives(case):
     given = drawn(2)
     want = penalty(case, *given)
     got = penalty(case, *placed(spmd.make_mesh((4,), ("data",)), *given))
-    spmd.sync()
-    rows = spmd.debug.collectives().rows
-    assert {row.kind for row in rows} == {"all_reduce"}
-    assert sum(row.bytes for row in rows) == sum(w.numel() * 4 for w in given[2])
     for ours, theirs in zip(got, want):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-6)
 
@@ -213,12 +201,6 @@ def test_numbers_are_those_of_the_whole(case, length, size, dtype):
     mesh = spmd.make_mesh((4,), ("data",))
     at = spmd.mark_sharding(x.to("spmd"), mesh, (None, "data"))
     got = run(at, spmd.mark_sharding(w.to("spmd"), mesh, (None, None)), i.to("spmd"))
-    spmd.sync()
-    if size == 64 and length == 50 and case in (second_dimension, overwritten):
-        rows = spmd.debug.collectives().rows
-        assert [(row.kind, row.bytes) for row in rows] == [
-            ("all_reduce", w.numel() * dtype.itemsize)
-        ]
     tolerance = 0.05 if dtype == torch.bfloat16 else 1e-12
     for ours, theirs in zip(got, want):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
@@ -230,3 +212,31 @@ def test_an_index_out_of_range_is_named(index):
     lists[0][3] = index
     with pytest.raises(IndexError, match=f"index {index} is out of bounds for dimension 0 with"):
         gradients("gated", *placed(spmd.make_mesh((4,), ("data",)), x, p, weights, lists))[0].cpu()
+
+
+def experts_by_mask(x, chosen, weights):
+    """Experts whose tokens a mask chooses, as transformers' Mixtral has them."""
+    out = torch.zeros_like(x)
+    for k, w in enumerate(weights):
+        (i,) = (chosen == k).nonzero(as_tuple=True)
+        out.index_add_(0, i, torch.tanh(x[i] @ w))
+    return out
+
+
+def test_rows_of_large_experts_are_sent_with_a_warning():
+    g = torch.Generator().manual_seed(0)
+    x, chosen = torch.randn(4096, 256, generator=g), torch.randint(2, (4096,), generator=g)
+    weights = [0.1 * torch.randn(256, 256, generator=g) for _ in range(2)]
+    want = experts_by_mask(x, chosen, weights)
+    mesh = spmd.make_mesh((4,), ("data",))
+    at, which = x.to("spmd"), chosen.to("spmd")
+    spmd.mark_sharding((at, which), mesh, [("data", None), ("data",)])
+    on_device = [w.to("spmd") for w in weights]
+    words = (
+        r"rows that lists take out of a sharded dimension at test_rows_by_index.py:\d+ are sent to "
+        r"all devices, 2\.0 MiB in this program, and every device works on all of them. Experts of "
+        r"torch_spmd.nn.MoE, or of torch.nn.functional.grouped_mm, are sharded"
+    )
+    with pytest.warns(UserWarning, match=words):
+        got = experts_by_mask(at, which, on_device).cpu()
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

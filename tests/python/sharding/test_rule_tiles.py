@@ -58,10 +58,6 @@ UNCHECKED = {
     ),
     "aten::clone": "in graphs that are read; a recorded clone is its operand: elementwise_test.cc",
     "spmd::add_linear_dinput": "put together when a program is loaded",
-    "spmd::index_put_rows": "made by the compiler: rows_of_blocks.txt in tests/golden/check",
-    "spmd::index_rows": "the same",
-    "spmd::rows_apart": "made by the compiler: rows_between_programs.txt in tests/golden/check",
-    "spmd::rows_together": "the same",
     "spmd::slice_start": "where a start is given at run time; here it is aten::slice",
     "spmd::slice_start_scatter": "the same, written to",
 }

@@ -24,7 +24,6 @@ GATHERED: dict[str, str] = {
 IMAGE = "for images cut by rows or columns, which test_halos.py has, not by the first dimension"
 
 # Rules that nothing reaches.
-ROWS = "rows that a list takes out of a sharded dimension: test_rows_by_index.py"
 UNREACHED: dict[str, str] = {
     "aten::_scaled_grouped_mm": "no kernel on the CPU to compare with: test_grouped_matmul.py",
     "aten::clone": "in graphs that are read; a recorded clone is its operand: elementwise_test.cc",
@@ -32,9 +31,5 @@ UNREACHED: dict[str, str] = {
     "spmd::channel_squares": "statistics of images in double precision",
     "spmd::col2im": IMAGE,
     "spmd::im2col": IMAGE,
-    "spmd::index_put_rows": ROWS,
-    "spmd::index_rows": ROWS,
     "spmd::resample_dinput": IMAGE,
-    "spmd::rows_apart": ROWS,
-    "spmd::rows_together": ROWS,
 }
