@@ -2,8 +2,12 @@
 #include "csrc/runtime/watched_peers.h"
 
 #include <algorithm>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/runtime/rounds.h"
@@ -48,10 +52,14 @@ absl::Status WatchedPeers::Wait::GoesOn() {
 std::string WatchedPeers::Missing() {
   const auto others = watch_->NotWaiting(channel_, step_);
   if (others.empty()) return "the others";
-  return absl::StrJoin(others, " and ", [](std::string* out, const auto& other) {
-    absl::StrAppend(out, ProcessName(other.first),
-                    other.second.empty() ? "" : absl::StrCat(" (which ", other.second, ")"));
-  });
+  std::vector<std::string> names;
+  for (const auto& [rank, does] : others) {
+    names.push_back(absl::StrCat(rank, does.empty() ? "" : absl::StrCat(" (which ", does, ")")));
+  }
+  if (names.size() == 1) return absl::StrCat("process ", names.front());
+  const std::string last = std::move(names.back());
+  names.pop_back();
+  return absl::StrCat("processes ", absl::StrJoin(names, ", "), " and ", last);
 }
 
 absl::Status WatchedPeers::SomeoneIsGone(int who, const std::string& how) {
@@ -64,10 +72,10 @@ absl::Status WatchedPeers::SomeoneIsGone(int who, const std::string& how) {
   }
   if (who < 0 && size() == 2) who = 1 - rank();
   const std::string name = who >= 0 ? ProcessName(who) : Missing();
-  watch_->Fail(absl::UnavailableError(
-      absl::StrCat(name, name == "the others" ? " are" : " is", " gone: ", how,
-                   ", as when a process is killed or ends early",
-                   doing().empty() ? "" : absl::StrCat("; ", ProcessName(rank()), " ", doing()))));
+  const bool one = absl::StartsWith(name, "process ");
+  watch_->Fail(absl::UnavailableError(absl::StrCat(
+      name, one ? " is" : " are", " gone: ", how, ", as when a process is killed or ends early",
+      doing().empty() ? "" : absl::StrCat("; ", ProcessName(rank()), " ", doing()))));
   return watch_->failure();
 }
 

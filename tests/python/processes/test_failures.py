@@ -231,6 +231,15 @@ def test_a_process_is_stopped(shared):
     check_all([ended], r"process 0.* has waited 3 s for process 1")
 
 
+def test_two_processes_are_stopped():
+    with job.Job(script(**ENDLESS), 3, SPMD_NUM_DEVICES="12", SPMD_TIMEOUT="3") as running:
+        running.wait_for(1, "step 3")
+        running.signal(1, signal.SIGSTOP)
+        running.signal(2, signal.SIGSTOP)
+        (ended,) = running.wait(25, [0])
+    check_all([ended], r"process 0.* has waited 3 s for processes 1 and 2\.")
+
+
 def test_the_process_that_keeps_the_store_is_stopped():
     with job.Job(script(**ENDLESS), SPMD_TIMEOUT="3") as running:
         running.wait_for(0, "step 3")
