@@ -31,13 +31,12 @@ class Chooser {
         price_(plan_, memo) {}
 
   Chosen Run() && {
-    const int n = graph_.num_nodes();
-    for (int sweep = 0; sweep < kSweeps; ++sweep) {
-      for (int i = 0; i < n; ++i) {
-        const ir::NodeId id = sweep % 2 == 0 ? i : n - 1 - i;
-        if (plan_.TakeNews(id) || sweep == 0) Decide(id);
-      }
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
+      plan_.TakeNews(id);
+      Decide(id);
     }
+    Sweep(/*first=*/1);
+    GatherShared();
     CarryMovesOn();
     CarryGathersBack();
     const double seconds = price_.Total();
@@ -45,6 +44,17 @@ class Chooser {
   }
 
  private:
+  // Decides again, backward and forward in turns, what depends on decisions that have changed.
+  void Sweep(int first) {
+    const int n = graph_.num_nodes();
+    for (int sweep = first; sweep < kSweeps; ++sweep) {
+      for (int i = 0; i < n; ++i) {
+        const ir::NodeId id = sweep % 2 == 0 ? i : n - 1 - i;
+        if (plan_.TakeNews(id)) Decide(id);
+      }
+    }
+  }
+
   void Decide(ir::NodeId id) {
     const NodePlan* best = Cheapest(id, [](const NodePlan&) { return true; });
     SPMD_CHECK(best != nullptr, graph_.node(id).op, " has no legal plan");
@@ -101,6 +111,57 @@ class Chooser {
     // To shard nothing is always legal.
     if (best == nullptr) consider(std::vector<Option>(options.size()));
     return best;
+  }
+
+  // A weight that many products use (a loop over time) is gathered once for all of them, which no
+  // product alone pays for. For each such weight it is tried to gather it, and to decide anew what
+  // depends on that.
+  void GatherShared() {
+    constexpr int kMany = 3;
+    for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
+      if (plan_.produced(v).UsedAxes() == 0 || !IsWeight(v)) continue;
+      std::set<ir::NodeId> products, sharded;
+      for (const ir::NodeId user : plan_.users(v)) {
+        if (factors_[user].rule == nullptr || !IsContraction(factors_[user])) continue;
+        products.insert(user);
+        if (!ReadsWhole(user, plan_.of(user), v)) sharded.insert(user);
+      }
+      if (static_cast<int>(products.size()) >= kMany && !sharded.empty()) TryGather(v, sharded);
+    }
+  }
+
+  // Whether the value is an input, or follows from one by ops of one operand that are no products.
+  bool IsWeight(ir::ValueId v) const {
+    for (ir::NodeId id = graph_.value(v).producer; id != ir::kNoNode;
+         id = graph_.value(v).producer) {
+      const ir::Node& node = graph_.node(id);
+      if (node.operands.size() != 1 || IsContraction(factors_[id])) return false;
+      v = node.operands[0];
+    }
+    return true;
+  }
+
+  bool ReadsWhole(ir::NodeId id, const NodePlan& plan, ir::ValueId v) const {
+    const ir::Node& node = graph_.node(id);
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      if (node.operands[k] == v && plan.operands[k].UsedAxes() != 0) return false;
+    }
+    return true;
+  }
+
+  void TryGather(ir::ValueId v, const std::set<ir::NodeId>& readers) {
+    std::vector<NodePlan> before;
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) before.push_back(plan_.of(id));
+    const double seconds = price_.Total();
+    for (const ir::NodeId id : readers) {
+      const NodePlan* const plan =
+          Cheapest(id, [&](const NodePlan& p) { return ReadsWhole(id, p, v); });
+      if (plan != nullptr) plan_.Adopt(id, *plan);
+    }
+    Sweep(/*first=*/0);
+    if (price_.Total() < seconds * (1 - 1e-9)) return;
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) plan_.Adopt(id, std::move(before[id]));
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) plan_.TakeNews(id);
   }
 
   // If there is a move in front of a chain of views and casts and its inverse behind the chain, no

@@ -61,8 +61,28 @@ std::string Advice(const rules::OpFactors* factors, int operand, const TensorTyp
   return "None of its dimensions can stay sharded here.";
 }
 
-// Warnings of users' ops without a rule whose operands were sharded.
-std::vector<Warning> UnknownOps(const Lowering& lowering) {
+// True if no dimension of a call can be sharded for want of a rule, and a row that takes all
+// operands whole says no more than none.
+bool HasNoRule(const propagate::NodeFactors& factors, const Instruction& call) {
+  if (factors.rule == nullptr) return true;
+  return factors->factors.empty() && absl::StartsWith(call.op, "aten::");
+}
+
+// The greatest tensor of a call, in bytes of a device.
+int64_t GreatestTile(const program::Program& program, const Instruction& call) {
+  int64_t greatest = 0;
+  for (const ValueId v : call.operands) {
+    if (v >= 0) greatest = std::max(greatest, program.TileBytes(v));
+  }
+  for (const ValueId v : call.results) greatest = std::max(greatest, program.TileBytes(v));
+  return greatest;
+}
+
+// Warnings of ops without a rule whose operands were sharded: of users' ops, and of PyTorch's if
+// they have more than a few elements.
+// A gather above `bound_bytes` has a warning of its own.
+std::vector<Warning> UnknownOps(const Lowering& lowering, int64_t bound_bytes) {
+  constexpr int64_t kFewBytes = 4096;
   const program::Program& program = lowering.program;
   absl::flat_hash_set<ValueId> gathered;
   std::vector<Warning> warnings;
@@ -70,10 +90,13 @@ std::vector<Warning> UnknownOps(const Lowering& lowering) {
     const Instruction& instruction = program.instructions[i];
     if (instruction.code == OpCode::kAllGather) gathered.insert(instruction.results[0]);
     const ir::NodeId id = lowering.node_of[i];
-    if (id == ir::kNoNode || (*lowering.factors)[id].rule != nullptr) continue;
-    if (absl::StartsWith(instruction.op, "aten::")) continue;
-    const bool any = std::any_of(instruction.operands.begin(), instruction.operands.end(),
-                                 [&](ValueId v) { return gathered.contains(v); });
+    if (id == ir::kNoNode || !HasNoRule((*lowering.factors)[id], instruction)) continue;
+    const bool users = !absl::StartsWith(instruction.op, "aten::");
+    if (!users && GreatestTile(program, instruction) <= kFewBytes) continue;
+    const bool any =
+        std::any_of(instruction.operands.begin(), instruction.operands.end(), [&](ValueId v) {
+          return gathered.contains(v) && (users || program.TileBytes(v) <= bound_bytes);
+        });
     if (!any) continue;
     const std::string line =
         instruction.source >= 0
@@ -82,9 +105,10 @@ std::vector<Warning> UnknownOps(const Lowering& lowering) {
     warnings.push_back(
         {absl::StrCat("no rule ", instruction.op),
          absl::StrCat(instruction.op, line,
-                      " has no sharding rule, so it runs unsharded on gathered operands. ",
-                      "torch_spmd.register_rule(\"", instruction.op,
-                      "\", …) says how it may be sharded")});
+                      " has no sharding rule, so it runs unsharded on gathered operands",
+                      users ? absl::StrCat(". torch_spmd.register_rule(\"", instruction.op,
+                                           "\", …) says how it may be sharded")
+                            : "")});
   }
   return warnings;
 }
@@ -128,7 +152,7 @@ std::optional<Warning> RowsOfExperts(const Lowering& lowering, int64_t bound_byt
 std::vector<Warning> GatherWarnings(const Lowering& lowering, int64_t bound_bytes) {
   const program::Program& program = lowering.program;
   const ir::Graph& graph = *lowering.graph;
-  std::vector<Warning> warnings = UnknownOps(lowering);
+  std::vector<Warning> warnings = UnknownOps(lowering, bound_bytes);
   if (std::optional<Warning> rows = RowsOfExperts(lowering, bound_bytes / 16)) {
     warnings.push_back(*std::move(rows));
   }

@@ -74,6 +74,9 @@ constexpr std::string_view kMoving[] = {
     "aten::zero",
     "spmd::embedding",
     "spmd::index_part",
+    "spmd::roll_start",
+    "spmd::slice_part",
+    "spmd::slice_put_part",
     "spmd::slice_start",
     "spmd::slice_start_scatter",
 };

@@ -119,6 +119,67 @@ absl::StatusOr<Literals> SliceStartScatter(const OpArgs& args) {
   return PutRange(args, in, in->type.dims, *src, range);
 }
 
+absl::StatusOr<Literals> RollStart(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
+  SPMD_ASSIGN_OR_RETURN(const Literal* beside, args.operand(1, in->type.rank()));
+  SPMD_ASSIGN_OR_RETURN(const int dim, args.Dim("dim", in->type.rank()));
+  const int64_t size = args.Int("size"), length = in->type.dims[dim];
+  int64_t shift = (args.Int("shift") % size + size) % size;
+  if (shift > size / 2) shift -= size;
+  SPMD_ASSIGN_OR_RETURN(Literal out, args.Make(0, in->type.dims));
+  for (size_t i = 0; i < out.data.size(); ++i) {
+    Dims index = Unravel(static_cast<int64_t>(i), in->type.dims);
+    int64_t& row = index[dim];
+    row -= shift;
+    const bool within = length == size || (row >= 0 && row < length);
+    if (within) {
+      row = (row + length) % length;
+    } else {
+      row += row < 0 ? beside->type.dims[dim] : -length;
+    }
+    const Literal& from = within ? *in : *beside;
+    out.data[i] = from.data[Ravel(index, from.type.dims)];
+  }
+  return One(std::move(out));
+}
+
+// For each element of a slice of `dims` that the part `held` of it has, calls put(place in the
+// slice, place in the part).
+template <typename Put>
+absl::Status ForEachHeld(const OpArgs& args, const Dims& held, const Dims& dims, Put put) {
+  SPMD_ASSIGN_OR_RETURN(const int dim, args.Dim("dim", static_cast<int>(held.size())));
+  const int64_t shift = args.Int("start") - args.Int("first");
+  int64_t count = 1;
+  for (const int64_t n : dims) count *= n;
+  for (int64_t i = 0; i < count; ++i) {
+    Dims index = Unravel(i, dims);
+    index[dim] += shift;
+    if (index[dim] >= 0 && index[dim] < held[dim]) put(i, Ravel(index, held));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Literals> SlicePart(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
+  SPMD_ASSIGN_OR_RETURN(const int dim, args.Dim("dim", in->type.rank()));
+  Dims dims = in->type.dims;
+  dims[dim] = args.Int("length");
+  SPMD_ASSIGN_OR_RETURN(Literal out, args.Make(0, dims));
+  SPMD_RETURN_IF_ERROR(ForEachHeld(args, in->type.dims, dims,
+                                   [&](int64_t i, int64_t from) { out.data[i] = in->data[from]; }));
+  return One(std::move(out));
+}
+
+absl::StatusOr<Literals> SlicePutPart(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
+  SPMD_ASSIGN_OR_RETURN(const Literal* src, args.operand(1, in->type.rank()));
+  SPMD_ASSIGN_OR_RETURN(Literal out, args.Make(0, in->type.dims));
+  out.data = in->data;
+  SPMD_RETURN_IF_ERROR(ForEachHeld(args, in->type.dims, src->type.dims,
+                                   [&](int64_t i, int64_t to) { out.data[to] = src->data[i]; }));
+  return One(std::move(out));
+}
+
 // The row `index` of dimension `dim`.
 absl::StatusOr<Range> SelectRange(const OpArgs& args, absl::Span<const int64_t> dims) {
   const int rank = static_cast<int>(dims.size());
@@ -246,6 +307,9 @@ constexpr KernelRow kSliceKernels[] = {
     {"aten::slice_backward", SliceBackward},
     {"aten::slice_scatter", SliceScatter},
     {"aten::stack", Stack},
+    {"spmd::roll_start", RollStart},
+    {"spmd::slice_part", SlicePart},
+    {"spmd::slice_put_part", SlicePutPart},
     {"spmd::slice_start", SliceStart},
     {"spmd::slice_start_scatter", SliceStartScatter},
 };

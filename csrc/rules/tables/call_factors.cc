@@ -50,7 +50,11 @@ void CallFactors::OverWindow(int operand, int dim, int factor, const ExprInterva
 }
 
 void CallFactors::OverOrder(int operand, int dim, int factor, std::vector<Interval> order) {
-  OverWindow(operand, dim, factor, WindowShard());
+  OverOrder(operand, dim, factor, std::move(order), WindowShard());
+}
+void CallFactors::OverOrder(int operand, int dim, int factor, std::vector<Interval> order,
+                            const ExprInterval& needed) {
+  OverWindow(operand, dim, factor, needed);
   factors_.windows.back().order = std::move(order);
 }
 

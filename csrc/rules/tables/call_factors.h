@@ -48,8 +48,11 @@ class CallFactors {
   // WindowShard().
   void OverWindow(int operand, int dim, int factor, const ExprInterval& needed, double fill = 0);
   // The same for a result whose indices along the dimension are those of the operand in that order.
-  // The call on tiles leaves them in the order in which it gets them.
+  // The call on tiles leaves them in the order in which it gets them. `needed`: other indices in
+  // that order than those of the shard.
   void OverOrder(int operand, int dim, int factor, std::vector<Interval> order);
+  void OverOrder(int operand, int dim, int factor, std::vector<Interval> order,
+                 const ExprInterval& needed);
   // Adds a factor over a dimension of operand 0 and a dimension of result 0.
   int Pass(int operand_dim, int result_dim);
 

@@ -142,6 +142,7 @@ constexpr auto kConvolutionRows = CannotFail(Rows(
     SpatialWhole<3>("aten::adaptive_max_pool3d_backward"), AvgPool<2>("aten::avg_pool2d"),
     AvgPoolBackward<2>("aten::avg_pool2d_backward"), AvgPool<3>("aten::avg_pool3d"),
     AvgPoolBackward<3>("aten::avg_pool3d_backward"),
+    Einsum("aten::conv_tbc", "[t] b c, [k] c o, +o -> [s] b o").Each({0, 1}).Flops(2),
     OwnThreads(Convolution("aten::convolution")
                    .Types(ConvolutionTypes)
                    .Local(LocalConvolution)

@@ -117,9 +117,27 @@ constexpr auto kCreationRows = Rows(
         .CannotFail(),
     Drawn("spmd::standard_gamma", BroadcastFactors).CannotFail(),
     // Small tables, which every device computes in full.
-    All(Computed("", NoFactors).CannotFail(),
-        {"aten::eye", "aten::eye.m", "aten::linspace", "aten::logspace", "aten::tril_indices",
-         "aten::triu_indices"}));
+    All(Computed("", NoFactors).CannotFail(), {"aten::bartlett_window",
+                                               "aten::bartlett_window.periodic",
+                                               "aten::blackman_window",
+                                               "aten::blackman_window.periodic",
+                                               "aten::eye",
+                                               "aten::eye.m",
+                                               "aten::fft_fftfreq",
+                                               "aten::fft_rfftfreq",
+                                               "aten::hamming_window",
+                                               "aten::hamming_window.periodic",
+                                               "aten::hamming_window.periodic_alpha",
+                                               "aten::hamming_window.periodic_alpha_beta",
+                                               "aten::hann_window",
+                                               "aten::hann_window.periodic",
+                                               "aten::kaiser_window",
+                                               "aten::kaiser_window.beta",
+                                               "aten::kaiser_window.periodic",
+                                               "aten::linspace",
+                                               "aten::logspace",
+                                               "aten::tril_indices",
+                                               "aten::triu_indices"}));
 static_assert(AreRowsOf(Family::kCreation, kCreationRows), "see csrc/rules/families.h");
 
 }  // namespace

@@ -87,6 +87,10 @@ SPMD_DECOMPOSITION(DecomposeGroupNorm);
 SPMD_DECOMPOSITION(DecomposeGroupNormBackward);
 SPMD_DECOMPOSITION(DecomposeBatchNorm);
 SPMD_DECOMPOSITION(DecomposeBatchNormBackward);
+SPMD_DECOMPOSITION(DecomposeWeightNorm);
+SPMD_DECOMPOSITION(DecomposeWeightNormBackward);
+// Sampling.
+SPMD_DECOMPOSITION(DecomposeAffineGrid);
 // Attention.
 SPMD_DECOMPOSITION(DecomposeAttention);
 SPMD_DECOMPOSITION(DecomposeAttentionBackward);

@@ -195,6 +195,42 @@ constexpr auto Mixed() {
       three.Types(ComplexTypes).Named("aten::polar"));
 }
 
+// One scale and zero point for all of operand 0, or one for each index of the dimension `axis`.
+// Gradients of these are sums over what they are for.
+absl::StatusOr<OpFactors> QuantizeFactors(const OpCall& call) {
+  const TensorType& x = call.operand(0);
+  const bool by_axis = call.attrs().Find("axis") != nullptr;
+  const int64_t axis = by_axis ? call.Dim("axis", x.rank()) : -1;
+  OpFactors f;
+  TensorFactors each;
+  for (int d = 0; d < x.rank(); ++d) {
+    f.factors.push_back({.size = x.dims[d]});
+    each.push_back({d});
+  }
+  const auto factors_of = [&](const TensorType& type) -> TensorFactors {
+    if (type.dims == x.dims) return each;
+    if (by_axis && type.rank() == 1 && type.dims[0] == x.dims[axis]) {
+      return {{static_cast<int>(axis)}};
+    }
+    return TensorFactors(type.rank());
+  };
+  for (const TensorType* type : call.operands) f.operands.push_back(factors_of(*type));
+  for (const TensorType& type : call.results) f.results.push_back(factors_of(type));
+  return f;
+}
+
+constexpr auto FakeQuantization() {
+  constexpr Row quantize = Computed("", QuantizeFactors);
+  return Rows(
+      All(quantize, {"aten::_fake_quantize_learnable_per_channel_affine",
+                     "aten::_fake_quantize_learnable_per_tensor_affine",
+                     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+                     "aten::fake_quantize_per_channel_affine_cachemask",
+                     "aten::fake_quantize_per_tensor_affine_cachemask"}),
+      All(quantize.Each({0}), {"aten::_fake_quantize_learnable_per_channel_affine_backward",
+                               "aten::_fake_quantize_learnable_per_tensor_affine_backward"}));
+}
+
 // Copies and casts, and ops that depend on the operand's type only.
 constexpr auto Copies() {
   return Rows(
@@ -211,7 +247,7 @@ constexpr auto Copies() {
 }
 
 constexpr auto kElementwiseRows =
-    Rows(Unary(), Arithmetic(), Logic(), Backward(), Mixed(), Copies());
+    Rows(Unary(), Arithmetic(), Logic(), Backward(), Mixed(), FakeQuantization(), Copies());
 static_assert(AreRowsOf(Family::kElementwise, kElementwiseRows), "see csrc/rules/families.h");
 
 }  // namespace

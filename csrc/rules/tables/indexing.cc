@@ -63,6 +63,25 @@ absl::StatusOr<OpFactors> SearchSortedFactors(const OpCall& call) {
   return f.Take();
 }
 
+// isin: an element is one of the test elements if it is one of a part of them. (That it is none of
+// them takes all.)
+template <int Tests>
+absl::StatusOr<OpFactors> IsInFactors(const OpCall& call) {
+  CallFactors f(call);
+  for (int d = 0; d < call.results[0].rank(); ++d) f.Pass(d, d);
+  const bool invert = call.attrs().GetBoolOr("invert", false);
+  const int first = call.results[0].rank();
+  const Dims& tests = call.operand(Tests).dims;
+  for (int d = 0; d < static_cast<int>(tests.size()); ++d) {
+    f.OverOperand(Tests, d, invert ? f.AddWhole(tests[d]) : f.Add(tests[d]));
+  }
+  OpFactors factors = f.Take();
+  for (size_t k = first; k < factors.factors.size(); ++k) {
+    factors.factors[k].reduce = ReduceKind::kOr;
+  }
+  return factors;
+}
+
 absl::StatusOr<std::vector<TensorType>> GatherTypes(const OpCall& call) {
   return std::vector<TensorType>{{call.operand(0).dtype, call.operand(1).dims}};
 }
@@ -90,6 +109,10 @@ constexpr auto kIndexingRows = Rows(
         .Decomposes(GatherByPart)
         .FailsOnIndices()
         .With(&OpFacts::dims, DimsUse::kInDim),
+    Einsum("aten::bucketize.Scalar", "[n] -> ()"),
+    Computed("aten::isin.Scalar_Tensor", IsInFactors<0>).CannotFail(),
+    Elementwise("aten::isin.Tensor_Scalar").Types(nullptr),
+    Computed("aten::isin.Tensor_Tensor", IsInFactors<1>).CannotFail(),
     MovesRows("aten::index.Tensor", Index)
         .Jointly({0})
         .Monotone()

@@ -2,6 +2,7 @@
 #include "csrc/rules/tables/joining.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -272,6 +273,33 @@ absl::StatusOr<OpFactors> RollFactors(const OpCall& call) {
     }
   }
   return f.Take();
+}
+
+absl::StatusOr<OpFactors> RollStartFactors(const OpCall& call) {
+  CallFactors f(call);
+  const int rank = call.operand(0).rank();
+  const int64_t dim = call.Dim("dim", rank), reach = call.attrs().GetInt("reach");
+  const int64_t n = call.operand(0).dims[dim], rows = std::abs(reach);
+  SPMD_REQUIRE(reach != 0 && n % rows == 0, call.ToString(), ": reach ", reach);
+  for (int d = 0; d < rank; ++d) {
+    const int factor = f.Pass(d, d);
+    if (d != dim) {
+      f.OverOperand(1, d, factor);
+      continue;
+    }
+    // What lies before a shard, or behind it, is one block of `rows`, since shards are blocks.
+    const ExprInterval shard = WindowShard();
+    if (reach > 0) {
+      f.OverOrder(1, d, factor, {{n - rows, n}, {0, n - rows}},
+                  {Min(shard.begin, n - rows), Min(shard.begin, n - rows) + rows});
+    } else {
+      f.OverOrder(1, d, factor, {{rows, n}, {0, rows}},
+                  {Max(shard.end, rows) - rows, Max(shard.end, rows)});
+    }
+  }
+  OpFactors factors = f.Take();
+  factors.factors[dim].granularity = rows;
+  return factors;
 }
 
 Attributes LocalRoll(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {

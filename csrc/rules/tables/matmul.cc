@@ -88,6 +88,7 @@ constexpr auto kMatmulRows = Rows(
     Einsum("aten::_cdist_forward", "... p [m], ... r [m] -> ... p r").Flops(3),
     Einsum("aten::_euclidean_dist", "... p [m], ... r [m] -> ... p r").Flops(3).CannotFail(),
     Rewritten("aten::_grouped_mm", GroupedMatmul).CannotFail(),
+    Einsum("aten::_int_mm", "m k, k n -> m n").Flops(2).CannotFail(),
     // Distances within one set of points, whose kernels read it as if it were contiguous.
     Computed("aten::_pdist_backward", NoFactors)
         .CannotFail()
@@ -95,6 +96,7 @@ constexpr auto kMatmulRows = Rows(
     Computed("aten::_pdist_forward", NoFactors).CannotFail().With(&OpFacts::needs_contiguous, true),
     Rewritten("aten::_scaled_grouped_mm", ScaledGroupedMatmul).CannotFail(),
     ScaledMatmul().CannotFail(),
+    Einsum("aten::_weight_int8pack_mm", "m k, n k, n -> m n").Each({0}).Flops(2).CannotFail(),
     Computed("aten::_trilinear", TrilinearFactors).Each({0, 1, 2}).Flops(3).CannotFail(),
     Computed("spmd::attention", AttentionFactors)
         .Types(AttentionTypes)

@@ -39,6 +39,17 @@ absl::StatusOr<OpFactors> RowNormFactors(const OpCall& call) {
   return AlignedFactors(call, x, std::move(f));
 }
 
+// The slices along "dim" pass, each of which has one norm; the other dimensions are whole.
+absl::StatusOr<OpFactors> WeightNormFactors(const OpCall& call) {
+  const TensorType& weight = call.operand(0);
+  const int64_t dim = call.Dim("dim", weight.rank());
+  OpFactors f;
+  for (int d = 0; d < weight.rank(); ++d) {
+    f.factors.push_back({.size = weight.dims[d], .whole = d != dim});
+  }
+  return AlignedFactors(call, weight, std::move(f));
+}
+
 // The normalized value, and per row a mean and a reciprocal deviation.
 absl::StatusOr<std::vector<TensorType>> LayerNormTypes(const OpCall& call) {
   const TensorType& x = call.operand(0);
@@ -154,8 +165,11 @@ constexpr Row BatchNorm(absl::string_view op, FactorsFn factors) {
 constexpr auto kNormalizationRows = CannotFail(
     Rows(BatchNorm("aten::_native_batch_norm_legit.no_stats", OfBatch),
          BatchNorm("aten::_native_batch_norm_legit_functional", OfBatch),
-         Contiguous(Computed("aten::_weight_norm_interface", NoFactors)),
-         Contiguous(Computed("aten::_weight_norm_interface_backward", NoFactors)),
+         Contiguous(Computed("aten::_weight_norm_interface", WeightNormFactors)
+                        .Decomposes(DecomposeWeightNorm)),
+         Contiguous(Computed("aten::_weight_norm_interface_backward", WeightNormFactors)
+                        .Each({0})
+                        .Decomposes(DecomposeWeightNormBackward)),
          BatchNorm("aten::native_batch_norm", OfBatchInTraining),
          Contiguous(Computed("aten::native_batch_norm_backward", OfBatchInTraining)
                         .Each({0})

@@ -343,4 +343,32 @@ ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, con
   return results.Take();
 }
 
+// All dimensions but the one along which each slice has its norm.
+static std::vector<int64_t> DimsOfNorm(const ir::Graph& from, const ir::Node& node, int rank) {
+  std::vector<bool> named(rank, true);
+  named[OpCall::Of(from, node).Dim("dim", rank)] = false;
+  return DimList(named);
+}
+
+// v · g / |v|, and the norms |v|, which keep their dimensions with size 1.
+ValuesOrStatus DecomposeWeightNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                   Operands operands) {
+  const std::vector<int64_t> dims = DimsOfNorm(from, node, b.rank(operands[0]));
+  if (dims.empty()) return Values{};
+  const ir::ValueId v = Upcast(b, operands[0]), g = Upcast(b, operands[1]);
+  const ir::ValueId norm = NormOf(b, v, 2, dims, /*keepdim=*/true);
+  return AsResultsOf(b, from, node, {b.Mul(v, b.Div(g, norm)), norm});
+}
+
+ValuesOrStatus DecomposeWeightNormBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                           Operands operands) {
+  const std::vector<int64_t> dims = DimsOfNorm(from, node, b.rank(operands[0]));
+  if (dims.empty()) return Values{};
+  const ir::ValueId grad = Upcast(b, operands[0]), v = Upcast(b, operands[1]);
+  const ir::ValueId g = Upcast(b, operands[2]), norm = Upcast(b, operands[3]);
+  const ir::ValueId along = b.Sum(b.Mul(grad, v), dims, /*keepdim=*/true);
+  const ir::ValueId across = b.Sub(grad, b.Mul(v, b.Div(along, b.Square(norm))));
+  return AsResultsOf(b, from, node, {b.Mul(b.Div(g, norm), across), b.Div(along, norm)});
+}
+
 }  // namespace spmd::rules

@@ -47,6 +47,29 @@ bool AddsOrSets(const OpCall& call) {
   return reduce == "add" || reduce == "set";
 }
 
+absl::StatusOr<OpFactors> SlicePartFactors(const OpCall& call) {
+  CallFactors f(call);
+  const int64_t dim = call.Dim("dim", call.operand(0).rank());
+  for (int d = 0; d < call.operand(0).rank(); ++d) {
+    if (d != dim) {
+      f.Pass(d, d);
+      continue;
+    }
+    f.OverOperand(0, d, f.Add(call.operand(0).dims[d]));
+    f.OverResult(d, f.AddWhole(call.results[0].dims[d]));
+  }
+  return AsTerms(call, f.Take());
+}
+absl::StatusOr<OpFactors> SlicePutPartFactors(const OpCall& call) {
+  CallFactors f(call);
+  const int64_t dim = call.Dim("dim", call.operand(0).rank());
+  for (int d = 0; d < call.operand(0).rank(); ++d) {
+    const int factor = f.Pass(d, d);
+    f.OverOperand(1, d, d == dim ? f.AddWhole(call.operand(1).dims[d]) : factor);
+  }
+  return f.Take();
+}
+
 // The call's attributes with "first" set to the tile's begin along dimension "dim", or along every
 // dimension.
 Attributes LocalFirst(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
@@ -67,6 +90,11 @@ Attributes LocalFirst(const OpCall& call, const OpFactors& factors, const CutFac
 
 absl::StatusOr<std::vector<TensorType>> GatherPartTypes(const OpCall& call) {
   return std::vector<TensorType>{{call.operand(0).dtype, call.operand(1).dims}};
+}
+absl::StatusOr<std::vector<TensorType>> SlicePartTypes(const OpCall& call) {
+  TensorType type = call.operand(0);
+  type.dims[call.Dim("dim", type.rank())] = call.attrs().GetInt("length");
+  return std::vector<TensorType>{std::move(type)};
 }
 absl::StatusOr<std::vector<TensorType>> IndexPartTypes(const OpCall& call) {
   return std::vector<TensorType>{{call.operand(0).dtype, IndexedDims(call)}};
@@ -287,6 +315,26 @@ ValuesOrStatus SliceOneByPart(Builder& b, const ir::Graph& from, const ir::Node&
   return Values{b.Call("aten::unsqueeze", {row}, {{"dim", dim}})};
 }
 
+ValuesOrStatus SliceStartByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  const TensorType self = b.type(operands[0]);
+  const int64_t dim = OpCall::Of(from, node).Dim("dim", self.rank());
+  Attributes attributes = Along(dim, self.dims[dim]);
+  attributes.Set("start", *node.attributes.Find("start"));
+  attributes.Set("length", node.attributes.GetInt("length"));
+  return Values{b.Call("spmd::slice_part", {operands[0]}, attributes)};
+}
+
+ValuesOrStatus SliceStartScatterByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                       Operands operands) {
+  const TensorType self = b.type(operands[0]);
+  const int64_t dim = OpCall::Of(from, node).Dim("dim", self.rank());
+  Attributes attributes = Along(dim, self.dims[dim]);
+  attributes.Set("start", *node.attributes.Find("start"));
+  return b.CallAll("spmd::slice_put_part", Values(operands.begin(), operands.end()), attributes,
+                   /*groups=*/{}, node.updates);
+}
+
 ValuesOrStatus PutByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
                          Operands operands) {
   return Put(b, node, operands);
@@ -336,7 +384,11 @@ constexpr auto kPartRows =
          Accumulates(Part("spmd::scatter_part", ScatterPartFactors, SameTypes))
              .Jointly({0, 2})
              .LinearIf(AddsOrSets)
-             .FailsOnIndices("size"));
+             .FailsOnIndices("size"),
+         Part("spmd::slice_part", SlicePartFactors, SlicePartTypes)
+             .Jointly({0})
+             .With(&OpFacts::looks_up, true),
+         Part("spmd::slice_put_part", SlicePutPartFactors, SameTypes).Jointly({0, 1}).Monotone());
 static_assert(AreRowsOf(Family::kPart, kPartRows), "see csrc/rules/families.h");
 
 }  // namespace

@@ -25,6 +25,9 @@ SPMD_DECOMPOSITION(TakeByPart);
 // Ops that read one index: select.int, and slice.Tensor of length one.
 SPMD_DECOMPOSITION(SelectByPart);
 SPMD_DECOMPOSITION(SliceOneByPart);
+// Slices that start where a number at run time says.
+SPMD_DECOMPOSITION(SliceStartByPart);
+SPMD_DECOMPOSITION(SliceStartScatterByPart);
 // Ops that write.
 SPMD_DECOMPOSITION(IndexAddByPart);
 SPMD_DECOMPOSITION(IndexPutByPart);

@@ -39,7 +39,8 @@ absl::StatusOr<std::vector<ir::ValueId>> SelectBackwardAsSlice(Builder& b, const
                                                                const ir::Node& node,
                                                                Operands operands);
 
-// spmd::slice_start: the dimension is whole, since the start may only be known at run time.
+// spmd::slice_start, spmd::slice_start_scatter: the dimension is whole, since the start may only be
+// known at run time. To shard it, they become ops on the parts that devices hold (parts.h).
 absl::StatusOr<OpFactors> SliceStartFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> SliceStartTypes(const OpCall& call);
 absl::StatusOr<OpFactors> SliceStartScatterFactors(const OpCall& call);

@@ -193,14 +193,17 @@ constexpr auto kViewRows = Rows(
             .Jointly({0})
             .Flops(kTrafficOnly)
             .Types(SameTypes)
-            .Local(LocalReorder))),
+            .Local(LocalReorder),
+        Moves("spmd::roll_start", RollStartFactors).Jointly({0, 1}).Types(SameTypes))),
     Views("spmd::slice_start", SliceStartFactors)
         .Types(SliceStartTypes)
+        .Decomposes(SliceStartByPart)
         .With(&OpFacts::fails, Failure::kOnValues),
     Computed("spmd::slice_start_scatter", SliceStartScatterFactors)
         .Jointly({0, 1})
         .Monotone()
         .Types(SameTypes)
+        .Decomposes(SliceStartScatterByPart)
         .With(&OpFacts::puts_back, PutsBack{.view = "spmd::slice_start"}));
 static_assert(AreRowsOf(Family::kView, kViewRows), "see csrc/rules/families.h");
 

@@ -134,7 +134,50 @@ Tensor WithoutSpare(const Tensor& extended, int64_t dim) {
   return extended.narrow(dim, 0, extended.size(dim) - 1).contiguous();
 }
 
+// The indices of a slice that a part has.
+struct Overlap {
+  int64_t begin, length;
+};
+Overlap OverlapOf(const Tensor& part, int64_t dim, int64_t start, int64_t length, int64_t first,
+                  int64_t size) {
+  TORCH_CHECK(start >= 0 && length >= 0 && start + length <= size, "start (", start, ") + length (",
+              length, ") exceeds dimension size (", size, ").");
+  const int64_t begin = std::max(start, first);
+  const int64_t end = std::min(start + length, first + part.size(dim));
+  return {begin, std::max<int64_t>(end - begin, 0)};
+}
+
 }  // namespace
+
+Tensor SlicePart(const Tensor& self, int64_t dim, int64_t start, int64_t length, int64_t first,
+                 int64_t size) {
+  const Overlap held = OverlapOf(self, dim, start, length, first, size);
+  if (held.length == length) return self.narrow(dim, start - first, length).clone();
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes[dim] = length;
+  Tensor slice = at::zeros(sizes, self.options());
+  if (held.length > 0) {
+    slice.narrow(dim, held.begin - start, held.length)
+        .copy_(self.narrow(dim, held.begin - first, held.length));
+  }
+  return slice;
+}
+
+Tensor SlicePutPart(const Tensor& self, const Tensor& src, int64_t dim, int64_t start,
+                    int64_t first, int64_t size) {
+  Tensor result = self.clone();
+  return SlicePutPart_(result, src, dim, start, first, size);
+}
+
+Tensor& SlicePutPart_(Tensor& self, const Tensor& src, int64_t dim, int64_t start, int64_t first,
+                      int64_t size) {
+  const Overlap held = OverlapOf(self, dim, start, src.size(dim), first, size);
+  if (held.length > 0) {
+    self.narrow(dim, held.begin - first, held.length)
+        .copy_(src.narrow(dim, held.begin - start, held.length));
+  }
+  return self;
+}
 
 Tensor GatherPart(const Tensor& self, const Tensor& index, int64_t dim, int64_t first,
                   int64_t size) {

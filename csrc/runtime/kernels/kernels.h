@@ -129,6 +129,14 @@ Tensor IndexWritePart(const Tensor& self, const Tensor& index, const Tensor& sou
 // tensor with several dimensions (PyTorch 2.13).
 Tensor IndexReduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
                    std::string_view reduce, bool include_self);
+// `self` is the part from index `first` on of a dimension of `size`: what it has of the slice, and
+// zeros elsewhere; and `self` with that replaced.
+Tensor SlicePart(const Tensor& self, int64_t dim, int64_t start, int64_t length, int64_t first,
+                 int64_t size);
+Tensor SlicePutPart(const Tensor& self, const Tensor& src, int64_t dim, int64_t start,
+                    int64_t first, int64_t size);
+Tensor& SlicePutPart_(Tensor& self, const Tensor& src, int64_t dim, int64_t start, int64_t first,
+                      int64_t size);
 Tensor IndexPart(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
                  IntArrayRef size, bool may_be_negative, IntArrayRef batch);
 Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices,
@@ -208,6 +216,10 @@ Tensor& MulScalar_(Tensor& self, const at::Scalar& other);
 Tensor InRange(const Tensor& x, double low, double high, c10::string_view refusal);
 // Index i of dimension `dim` is index[i] of x, zeros if that is -1; x itself if the list is empty.
 Tensor Reorder(const Tensor& x, int64_t dim, IntArrayRef index);
+// x rolled by `shift`, at most |reach| to the side of its sign: x is all of the dimension of
+// `size`, or a part of it, and `beside` the |reach| indices before it or behind it.
+Tensor RollStart(const Tensor& x, const Tensor& beside, int64_t dim, int64_t shift, int64_t reach,
+                 int64_t size);
 Tensor SliceStart(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 Tensor SliceStartScatter(const Tensor& x, const Tensor& src, int64_t dim, int64_t start);
 Tensor& SliceStartScatter_(Tensor& x, const Tensor& src, int64_t dim, int64_t start);

@@ -134,6 +134,17 @@ void DefinePartOps(torch::Library& l) {
          "index_write_part(Tensor self, Tensor index, Tensor source, int dim, str reduce, bool "
          "include_self, Scalar alpha, int first, int size) -> Tensor",
          &k::IndexWritePart);
+  Define(l, "slice_part",
+         "slice_part(Tensor self, int dim, int start, int length, int first, int size) -> Tensor",
+         &k::SlicePart);
+  Define(l, "slice_put_part",
+         "slice_put_part(Tensor self, Tensor src, int dim, int start, int first, int size) -> "
+         "Tensor",
+         &k::SlicePutPart);
+  Define(l, "slice_put_part_",
+         "slice_put_part_(Tensor(a!) self, Tensor src, int dim, int start, int first, int size) "
+         "-> Tensor(a!)",
+         &k::SlicePutPart_);
   Define(l, "index_part",
          "index_part(Tensor self, Tensor?[] indices, int[] first, int[] size, bool "
          "may_be_negative, int[] batch=[]) -> Tensor",
@@ -214,6 +225,9 @@ void DefineSimpleOps(torch::Library& l) {
   Define(l, "in_range", "in_range(Tensor x, float low, float high, str refusal) -> Tensor",
          &k::InRange);
   Define(l, "reorder", "reorder(Tensor x, int dim, int[] index) -> Tensor", &k::Reorder);
+  Define(l, "roll_start",
+         "roll_start(Tensor x, Tensor beside, int dim, int shift, int reach, int size) -> Tensor",
+         &k::RollStart);
   Define(l, "slice_start", "slice_start(Tensor x, int dim, int start, int length) -> Tensor",
          &k::SliceStart);
   Define(l, "slice_start_scatter",

@@ -83,6 +83,23 @@ Tensor Reorder(const Tensor& x, int64_t dim, IntArrayRef index) {
   return at::cat(parts, dim);
 }
 
+Tensor RollStart(const Tensor& x, const Tensor& beside, int64_t dim, int64_t shift, int64_t reach,
+                 int64_t size) {
+  const int64_t length = x.size(dim);
+  if (length == size) return x.roll(shift, dim);
+  shift = size == 0 ? 0 : (shift % size + size) % size;
+  if (shift > size / 2) shift -= size;
+  const int64_t rows = std::abs(shift);
+  TORCH_CHECK(rows <= std::abs(reach) && (shift == 0 || (shift > 0) == (reach > 0)), "shift ",
+              shift, " is not within ", reach);
+  if (length == 0) return x.clone();
+  if (shift >= 0) {
+    return at::cat(
+        {beside.narrow(dim, beside.size(dim) - rows, rows), x.narrow(dim, 0, length - rows)}, dim);
+  }
+  return at::cat({x.narrow(dim, rows, length - rows), beside.narrow(dim, 0, rows)}, dim);
+}
+
 Tensor SliceStart(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   return x.narrow(dim, start, length);
 }

@@ -160,8 +160,9 @@ void RegisterKernels() {
   for (const auto rows :
        {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
         LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),
-        HistogramHandlers(), OptimizerHandlers(), SelectionHandlers(), SamplingHandlers(),
-        CtcHandlers(), LeastSquaresHandlers(), TransformerHandlers(), SparseHandlers()}) {
+        HistogramHandlers(), OptimizerHandlers(), QuantizationHandlers(), SelectionHandlers(),
+        SamplingHandlers(), CtcHandlers(), LeastSquaresHandlers(), TransformerHandlers(),
+        SparseHandlers()}) {
     for (const HandlerRow& row : rows) {
       const OpInfo* known = FindOp(std::string(row.op));
       TORCH_INTERNAL_ASSERT(known != nullptr, "no operator ", row.op);

@@ -166,7 +166,12 @@ const OpInfo* OpInfo::functional() const {
   functional_state_ = 1;
   std::string base = handle.operator_name().name;
   const std::string& overload = handle.operator_name().overload_name;
-  if (!is_out && !base.empty() && base.back() == '_') base.pop_back();
+  constexpr std::string_view kInPlace = "aten::__i";
+  if (!is_out && base.starts_with(kInPlace) && base.ends_with("__")) {
+    base.erase(kInPlace.size() - 1, 1);  // __ilshift__ → __lshift__
+  } else if (!is_out && !base.empty() && base.back() == '_') {
+    base.pop_back();
+  }
   const size_t wanted = (is_out ? 0 : static_cast<size_t>(fresh_results)) + written.size();
   const OpInfo* best = nullptr;
   const auto try_base = [&](const std::string& b) {

@@ -55,14 +55,15 @@ constexpr std::array<std::string_view, 3> kKeptWhole = {"aten::linear", "aten::m
                                                         "aten::silu_backward"};
 static_assert(IsSortedAndUnique(kKeptWhole));
 
-constexpr std::array<std::string_view, 8> kLeft = {"aten::_chunk_cat",
+constexpr std::array<std::string_view, 9> kLeft = {"aten::_chunk_cat",
                                                    "aten::_has_same_storage_numel",
                                                    "aten::_new_zeros_with_same_feature_meta",
                                                    "aten::_pack_padded_sequence",
                                                    "aten::_unsafe_masked_index",
                                                    "aten::_unsafe_masked_index_put_accumulate",
                                                    "aten::alias",
-                                                   "aten::detach"};
+                                                   "aten::detach",
+                                                   "aten::detach_"};
 static_assert(IsSortedAndUnique(kLeft));
 
 }  // namespace

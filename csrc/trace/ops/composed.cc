@@ -5,19 +5,26 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/multi_margin_loss.h>
 #include <ATen/ops/multi_margin_loss_backward.h>
 #include <ATen/ops/multilabel_margin_loss_backward.h>
 #include <ATen/ops/multilabel_margin_loss_forward.h>
+#include <ATen/ops/norm.h>
 #include <ATen/ops/put.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "csrc/trace/dispatch/record_generic.h"
+#include "csrc/trace/dispatch/run_on_host.h"
 #include "csrc/trace/ops/choose_elements.h"
 #include "csrc/trace/ops/handlers.h"
 #include "csrc/trace/recorder/arguments.h"
@@ -192,13 +199,44 @@ void AddQuotients(SessionState& state, const OpInfo& op, torch::jit::Stack* stac
   if (!op.result_alias.empty()) stack->push_back(c10::IValue(std::move(results)));
 }
 
+void AddmmActivation(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  const at::Tensor sum = at::addmm(a[0].toTensor(), a[1].toTensor(), a[2].toTensor(),
+                                   a[3].toScalar(), a[4].toScalar());
+  stack->push_back(a[5].toBool() ? at::gelu(sum) : at::relu(sum));
+}
+
+// Rows that are longer than `max_norm` and whose index occurs are shortened to it.
+void EmbeddingRenorm(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PeekArguments(op, stack);
+  const at::Tensor self = a[0].toTensor(), indices = a[1].toTensor();
+  const bool fits = self.dim() == 2 && self.is_floating_point() &&
+                    (indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt) &&
+                    Buffer::IsOurs(self) && indices.numel() > 0;
+  if (!fits) return RunOnHost(state, op, stack);  // changes nothing, or raises the error
+  const at::AutoDispatchBelowADInplaceOrView below;
+  torch::jit::drop(*stack, op.args.size());
+  const at::Tensor places = indices.reshape({-1}).to(at::kLong);
+  const at::Tensor occurs =
+      at::zeros({self.size(0)}, self.options().dtype(at::kBool)).index_fill(0, places, 1);
+  const double most = a[2].toDouble();
+  const at::Tensor norm = at::norm(self, a[3].toScalar(), {1}, /*keepdim=*/true);
+  const at::Tensor shortens = norm.gt(most).logical_and(occurs.unsqueeze(1));
+  const at::Tensor factor = norm.add(1e-7).reciprocal().mul(most);
+  stack->push_back(self.copy_(at::where(shortens, self.mul(factor), self)));
+}
+
 constexpr HandlerRow kComposedHandlers[] = {
+    {"aten::_addmm_activation", &AddmmActivation, kReplayable},
+    {"aten::_addmm_activation.out", &RunIntoOut},
     {"aten::_foreach_addcdiv.Scalar", &AddQuotients, kReplayable},
     {"aten::_foreach_addcdiv.ScalarList", &AddQuotients, kReplayable},
     {"aten::_foreach_addcdiv_.Scalar", &AddQuotients, kReplayable},
     {"aten::_foreach_addcdiv_.ScalarList", &AddQuotients, kReplayable},
     {"aten::as_strided_copy", &AsStridedCopy, kReplayable},
     {"aten::as_strided_scatter", &AsStridedScatter},
+    {"aten::embedding_renorm_", &EmbeddingRenorm},
     {"aten::index_put_", &IndexPutInPlace, kReplayable},
     {"aten::multi_margin_loss", &MultiMargin, kReplayable},
     {"aten::multi_margin_loss_backward", &MultiMarginBackward, kReplayable},

@@ -87,7 +87,7 @@ void Arange(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, meta, id));
 }
 
-// eye, linspace and the like are recorded as they are.
+// eye, linspace, windows and the like are recorded as they are.
 void Table(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   if (GoesElsewhere(state, op, stack)) return;
   Args args = PopArguments(op, stack);
@@ -119,16 +119,31 @@ constexpr HandlerRow kCreationHandlers[] = {
     {"aten::arange", &Arange},
     {"aten::arange.start", &Arange},
     {"aten::arange.start_step", &Arange},
+    {"aten::bartlett_window", &Table},
+    {"aten::bartlett_window.periodic", &Table},
+    {"aten::blackman_window", &Table},
+    {"aten::blackman_window.periodic", &Table},
     {"aten::empty.memory_format", &Empty},
     {"aten::empty_like", &Empty},
     {"aten::empty_permuted", &Empty},
     {"aten::empty_strided", &Empty},
     {"aten::eye", &Table},
     {"aten::eye.m", &Table},
+    {"aten::fft_fftfreq", &Table},
+    {"aten::fft_rfftfreq", &Table},
     {"aten::fill_.Scalar", &Fill},
     {"aten::fill_.Tensor", &Fill},
     {"aten::full", &Filled},
     {"aten::full_like", &Filled},
+    {"aten::hamming_window", &Table},
+    {"aten::hamming_window.periodic", &Table},
+    {"aten::hamming_window.periodic_alpha", &Table},
+    {"aten::hamming_window.periodic_alpha_beta", &Table},
+    {"aten::hann_window", &Table},
+    {"aten::hann_window.periodic", &Table},
+    {"aten::kaiser_window", &Table},
+    {"aten::kaiser_window.beta", &Table},
+    {"aten::kaiser_window.periodic", &Table},
     {"aten::linspace", &Table},
     {"aten::logspace", &Table},
     {"aten::new_empty", &Empty},

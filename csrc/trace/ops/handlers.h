@@ -34,6 +34,7 @@ absl::Span<const HandlerRow> ComposedHandlers();
 absl::Span<const HandlerRow> EmbeddingBagHandlers();
 absl::Span<const HandlerRow> HistogramHandlers();
 absl::Span<const HandlerRow> OptimizerHandlers();
+absl::Span<const HandlerRow> QuantizationHandlers();
 absl::Span<const HandlerRow> SelectionHandlers();
 absl::Span<const HandlerRow> SamplingHandlers();
 absl::Span<const HandlerRow> CtcHandlers();

@@ -6,9 +6,14 @@
 #include <ATen/ops/_histogramdd_from_bin_tensors.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/amin.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/histc.h>
 #include <ATen/ops/linspace.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "csrc/trace/dispatch/record_generic.h"
@@ -171,10 +176,43 @@ void HistogramOfBins(SessionState&, const OpInfo& op, torch::jit::Stack* stack) 
                 stack);
 }
 
+// The number of counts is that of the greatest element, which is waited for, as on CUDA.
+void BinCount(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PeekArguments(op, stack);
+  const at::Tensor self = a[0].toTensor();
+  const std::optional<at::Tensor> weights = OptionalTensor(a[1]);
+  int64_t bins = a[2].toInt();
+  const bool weighted = weights.has_value() && weights->defined();
+  if (self.dim() != 1 || self.numel() == 0 || bins < 0 ||
+      !at::isIntegralType(self.scalar_type(), /*includeBool=*/false) ||
+      (weighted && (weights->sizes() != self.sizes() || weights->is_complex()))) {
+    return RunOnHost(state, op, stack);  // makes the empty result, or raises the error
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor places = self.to(at::kLong);
+  const auto [low, high] = at::aminmax(places);
+  const at::Tensor bounds = at::stack({low, high}).cpu();
+  TORCH_CHECK(bounds.data_ptr<int64_t>()[0] >= 0,
+              "bincount only supports 1-d non-negative integral inputs.");
+  bins = std::max(bins, bounds.data_ptr<int64_t>()[1] + 1);
+  torch::jit::drop(*stack, op.args.size());
+  const auto counts = [&](at::ScalarType type) {
+    return at::zeros({bins}, self.options().dtype(type));
+  };
+  if (!weighted) {
+    stack->push_back(counts(at::kLong).index_add(0, places, at::ones_like(places)));
+    return;
+  }
+  const at::ScalarType type = weights->scalar_type() == at::kFloat ? at::kFloat : at::kDouble;
+  stack->push_back(counts(type).index_add(0, places, weights->to(type)));
+}
+
 constexpr HandlerRow kHistogramHandlers[] = {
     {"aten::_histogramdd_bin_edges", &BinEdges},
     {"aten::_histogramdd_from_bin_cts", &FromCounts},
     {"aten::_histogramdd_from_bin_tensors", &FromBins},
+    {"aten::bincount", &BinCount},
+    {"aten::bincount.out", &RunIntoOut},
     {"aten::histc", &Histc},
     {"aten::histc.out", &RunIntoOut},
     {"aten::histogram.bin_ct", &HistogramOfCount},

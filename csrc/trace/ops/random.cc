@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random ops. Each takes its (seed, counter) when it is recorded.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/argsort.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/where.h>
+
 #include <cmath>
 #include <limits>
 #include <string_view>
 
+#include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/generator.h"
 #include "csrc/trace/dispatch/run_elsewhere.h"
 #include "csrc/trace/dispatch/run_on_host.h"
@@ -239,6 +248,61 @@ void NormalOfTensors(SessionState& state, const OpInfo& op, torch::jit::Stack* s
   stack->push_back(NewTensor(state, *meta, x));
 }
 
+// The places of random numbers in ascending order. Two of them are equal in one of a million draws
+// of 10^5, and one of the orders is taken.
+void RandPerm(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = PeekArguments(op, stack);
+  const int64_t n = args[0].toInt();
+  if (RunElsewhere(state, op, args, stack)) return;
+  constexpr int64_t kMostInEveryType = 128;
+  const int dtype = op.FindArg("dtype");
+  const at::ScalarType type = dtype < 0
+                                  ? args.back().toTensor().scalar_type()
+                                  : args[dtype].toOptional<at::ScalarType>().value_or(at::kLong);
+  const bool fits = n >= 0 && (n < kMostInEveryType || type == at::kLong || type == at::kInt ||
+                               type == at::kDouble);
+  if (!fits) return RunOnHost(state, op, stack);  // raises the error
+  const std::optional<at::Generator> generator = GeneratorOf(op, args);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  torch::jit::drop(*stack, op.args.size());
+  const at::Tensor keys =
+      at::rand({n}, generator, at::TensorOptions().device(TheDevice()).dtype(at::kDouble));
+  const at::Tensor order = at::argsort(keys).to(type);
+  if (dtype >= 0) {
+    stack->push_back(order);
+    return;
+  }
+  const at::Tensor out = args.back().toTensor();
+  at::native::resize_output(out, {n});
+  stack->push_back(out.copy_(order));
+}
+
+// A slope is drawn for each element that is not positive; `noise` has the slopes.
+void RRelu(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = PeekArguments(op, stack);
+  const at::Tensor self = args[0].toTensor(), noise = args[1].toTensor();
+  const at::Scalar lower = args[2].toScalar(), upper = args[3].toScalar();
+  if (!at::isFloatingType(self.scalar_type()) || noise.scalar_type() != self.scalar_type() ||
+      lower.toDouble() > upper.toDouble()) {
+    return RunOnHost(state, op, stack);  // raises the error
+  }
+  const bool training = args[4].toBool();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  torch::jit::drop(*stack, op.args.size());
+  at::Tensor out;
+  if (training) {
+    at::Tensor slope = at::empty_like(self);
+    slope.uniform_(lower.toDouble(), upper.toDouble(), GeneratorOf(op, args));
+    slope = at::where(self.le(0), slope, 1);
+    at::native::resize_output(noise, self.sizes());
+    noise.copy_(slope);
+    out = self.mul(slope);
+  } else {
+    out = at::leaky_relu(self, (lower.toDouble() + upper.toDouble()) / 2);
+  }
+  stack->push_back(op.result_alias[0] >= 0 ? self.copy_(out) : out);
+}
+
 void NativeDropout(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PopArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
@@ -340,6 +404,12 @@ constexpr HandlerRow kRandomHandlers[] = {
     {"aten::random_", &InPlace<ExactIntegers>},
     {"aten::random_.from", &InPlace<ExactIntegers>},
     {"aten::random_.to", &InPlace<ExactIntegers>},
+    {"aten::randperm", &RandPerm},
+    {"aten::randperm.generator", &RandPerm},
+    {"aten::randperm.generator_out", &RandPerm},
+    {"aten::randperm.out", &RandPerm},
+    {"aten::rrelu_with_noise", &RRelu},
+    {"aten::rrelu_with_noise_", &RRelu},
     {"aten::uniform_", &InPlace<Uniform>},
 };
 static_assert(IsSortedAndUnique(kRandomHandlers, &HandlerRow::op));

@@ -4,6 +4,7 @@
 // their devices.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/amin.h>
 #include <ATen/ops/any.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -11,6 +12,7 @@
 #include <ATen/ops/index.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -299,6 +301,32 @@ void UniqueConsecutiveSlices(SessionState& state, const OpInfo& op, torch::jit::
   PushConsecutive(self, a[1].toInt(), a[2].toBool(), a[3].toBool(), stack);
 }
 
+// The number of each element's repetitions. The result's place i belongs to the first element up to
+// which there are more than i.
+void RepeatInterleave(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PeekArguments(op, stack);
+  const at::Tensor repeats = a[0].toTensor();
+  const bool integers = repeats.scalar_type() == at::kLong || repeats.scalar_type() == at::kInt;
+  if (repeats.dim() != 1 || !integers || repeats.numel() == 0) {
+    return RunOnHost(state, op, stack);  // makes the empty result, or raises the error
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor up_to = repeats.to(at::kLong).cumsum(0);
+  int64_t size = 0;
+  if (a[1].isNone()) {
+    const at::Tensor known =
+        at::stack({up_to.select(0, -1), at::amin(repeats).to(at::kLong)}).cpu();
+    TORCH_CHECK(known.data_ptr<int64_t>()[1] >= 0, "repeats can not be negative");
+    size = known.data_ptr<int64_t>()[0];
+  } else {
+    size = a[1].toInt();
+  }
+  torch::jit::drop(*stack, op.args.size());
+  const at::Tensor places = at::arange(size, up_to.options());
+  stack->push_back(at::searchsorted(up_to, places, /*out_int32=*/false, /*right=*/true)
+                       .to(repeats.scalar_type()));
+}
+
 // Calls that wait for a number are not replayed, whatever these rows say.
 constexpr HandlerRow kSelectionHandlers[] = {
     {"aten::_unique", &UniqueElements},
@@ -313,6 +341,7 @@ constexpr HandlerRow kSelectionHandlers[] = {
     {"aten::nonzero.out", &RunIntoOut},
     {"aten::nonzero_static", &NonzeroStatic, kReplayable},
     {"aten::nonzero_static.out", &RunIntoOut},
+    {"aten::repeat_interleave.Tensor", &RepeatInterleave},
     {"aten::unique_consecutive", &UniqueConsecutive},
     {"aten::unique_dim", &UniqueSlices},
     {"aten::unique_dim_consecutive", &UniqueConsecutiveSlices},

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "csrc/rules/builder.h"
+#include "csrc/trace/tape/starts.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -113,7 +114,8 @@ class StartLowering {
                graph_.type(whole), updates);
   }
 
-  // Row i of the result is row (i - shift) mod n.
+  // Row i of the result is row (i - shift) mod n, which is known to be near if the shift is short
+  // (ReachOf in csrc/trace/tape/starts.h).
   ir::ValueId Roll() {
     const TensorType whole = graph_.type(operands_[0]);
     std::vector<int64_t> dims = record_.args[2].toIntVector();
@@ -125,11 +127,19 @@ class StartLowering {
       x = View(x, type);
       dims = {0};
     }
-    for (int64_t dim : dims) {
+    const std::vector<int64_t> shifts = record_.args[1].toIntVector();
+    for (size_t i = 0; i < dims.size(); ++i) {
       const RuntimeScalar shift = Slot();
       if (type.rank() == 0 || type.NumElements() == 0) continue;
-      if (dim < 0) dim += type.rank();
+      const int64_t dim = dims[i] < 0 ? dims[i] + type.rank() : dims[i];
       const int64_t n = type.dims[dim];
+      const int64_t reach = ReachOf(shifts[i], n);
+      if (reach == 0) continue;
+      if (reach != n) {
+        x = Add("spmd::roll_start", {x, x},
+                {{"dim", dim}, {"shift", shift}, {"reach", reach}, {"size", n}}, type);
+        continue;
+      }
       const ir::ValueId from = b_.Call("aten::sub.Scalar", {b_.Iota(n, 0, 1)},
                                        {{"other", shift}, {"alpha", int64_t{1}}});
       const ir::ValueId row = b_.Call("aten::remainder.Scalar", {from}, {{"other", n}});

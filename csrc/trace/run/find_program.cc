@@ -45,12 +45,17 @@ std::vector<CachedProgramPtr> Confirmed(const SessionState& state, const Tape& t
   return found;
 }
 
-// True if the starts that the program knows are the tape's.
+// True if what the program knows of starts is so in the tape.
 bool FitsStarts(const CachedProgram& cached, const Tape& tape) {
-  return absl::c_all_of(cached.known_starts, [&](int r) {
+  const auto known = [&](int r) {
     const Record& theirs = cached.recording->records[r];
     return SameStarts(theirs, theirs.args, tape.ArgumentsOf(r));
-  });
+  };
+  const auto reached = [&](int r) {
+    const Record& theirs = cached.recording->records[r];
+    return HaveSameReach(theirs, tape.type(theirs.operands[0]), theirs.args, tape.ArgumentsOf(r));
+  };
+  return absl::c_all_of(cached.known_starts, known) && absl::c_all_of(cached.late_starts, reached);
 }
 
 // The records whose starts differ from those of `theirs`.

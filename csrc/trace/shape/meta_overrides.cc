@@ -41,6 +41,55 @@ bool Like(const Args& args, Inference& result) {
   return true;
 }
 
+// Fake quantization gives values like the first argument. What its kernels check of the numbers is
+// checked here.
+bool IsQuantizable(const Args& args, size_t first_bound) {
+  const int64_t least = args[first_bound].toInt(), greatest = args[first_bound + 1].toInt();
+  return args[0].toTensor().is_floating_point() && least <= greatest;
+}
+bool HasQuantizerOfEach(const Args& args, int tensor) {
+  const at::Tensor x = args[tensor].toTensor(), scale = args[tensor + 1].toTensor(),
+                   zero_point = args[tensor + 2].toTensor();
+  const int64_t axis = args[tensor + 3].toInt();
+  return axis >= 0 && axis < x.dim() && scale.dim() == 1 && scale.size(0) == x.size(axis) &&
+         zero_point.sizes() == scale.sizes();
+}
+bool HasOneQuantizer(const Args& args, int tensor) {
+  const at::Tensor scale = args[tensor + 1].toTensor(), zero_point = args[tensor + 2].toTensor();
+  return scale.dim() == 1 && scale.numel() == 1 && zero_point.sizes() == scale.sizes();
+}
+
+// Also one flag for each value.
+bool AddQuantized(const Args& args, Inference& result) {
+  Add(result, ContiguousLike(args[0].toTensor()));
+  Add(result, TensorMeta::Contiguous(at::kBool, args[0].toTensor().sizes()));
+  return true;
+}
+bool QuantizedByNumbers(const Args& args, Inference& result) {
+  const int64_t zero_point = args[2].toInt();
+  return IsQuantizable(args, 3) && args[3].toInt() <= zero_point && zero_point <= args[4].toInt() &&
+         AddQuantized(args, result);
+}
+bool QuantizedByTensors(const Args& args, Inference& result) {
+  return IsQuantizable(args, 4) && args[1].toTensor().numel() == 1 &&
+         args[2].toTensor().numel() == 1 && AddQuantized(args, result);
+}
+bool QuantizedByAxis(const Args& args, Inference& result) {
+  return IsQuantizable(args, 4) && HasQuantizerOfEach(args, 0) && AddQuantized(args, result);
+}
+bool Learned(const Args& args, Inference& result) {
+  return IsQuantizable(args, 3) && HasOneQuantizer(args, 0) && Like<0>(args, result);
+}
+bool LearnedByAxis(const Args& args, Inference& result) {
+  return IsQuantizable(args, 4) && HasQuantizerOfEach(args, 0) && Like<0>(args, result);
+}
+bool LearnedBackward(const Args& args, Inference& result) {
+  return IsQuantizable(args, 4) && HasOneQuantizer(args, 1) && Like<1, 2, 3>(args, result);
+}
+bool LearnedByAxisBackward(const Args& args, Inference& result) {
+  return IsQuantizable(args, 5) && HasQuantizerOfEach(args, 1) && Like<1, 2, 3>(args, result);
+}
+
 // The results are a matrix and the scales of its reflectors.
 bool Geqrf(const Args& args, Inference& result) {
   const at::Tensor self = args[0].toTensor();
@@ -172,6 +221,11 @@ struct OverriddenRow {
 
 constexpr OverriddenRow kMetaOverridesRows[] = {
     {"aten::_dirichlet_grad", Like<0>},
+    {"aten::_fake_quantize_learnable_per_channel_affine", LearnedByAxis},
+    {"aten::_fake_quantize_learnable_per_channel_affine_backward", LearnedByAxisBackward},
+    {"aten::_fake_quantize_learnable_per_tensor_affine", Learned},
+    {"aten::_fake_quantize_learnable_per_tensor_affine_backward", LearnedBackward},
+    {"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", QuantizedByTensors},
     {"aten::_fused_adagrad", Like<0, 1, 2, 3>},
     {"aten::_fused_adagrad.tensor_lr", Like<0, 1, 2>},
     {"aten::_fused_adam.tensor_lr", Like<0, 1, 2, 3, 4>},
@@ -187,6 +241,8 @@ constexpr OverriddenRow kMetaOverridesRows[] = {
     {"aten::_standard_gamma_grad", Like<0>},
     {"aten::_weight_norm_interface", WeightNorm},
     {"aten::binomial", Binomial},
+    {"aten::fake_quantize_per_channel_affine_cachemask", QuantizedByAxis},
+    {"aten::fake_quantize_per_tensor_affine_cachemask", QuantizedByNumbers},
     {"aten::fractional_max_pool3d_backward", Like<1>},
     {"aten::geqrf", Geqrf},
     {"aten::multi_margin_loss_backward", Like<1>},

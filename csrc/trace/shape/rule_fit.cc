@@ -39,8 +39,9 @@ struct CallOfTypes {
     }
     call.attributes = &attributes;
     for (const TensorMeta& meta : inferred.tensors) {
-      call.results.push_back(
-          TypeOf(meta.dtype, at::IntArrayRef(meta.sizes.data(), meta.sizes.size())));
+      const at::IntArrayRef sizes(meta.sizes.data(), meta.sizes.size());
+      // A result that the call leaves out has no elements in graphs.
+      call.results.push_back(meta.defined ? TypeOf(meta.dtype, sizes) : TypeOf(at::kFloat, {0}));
     }
   }
   CallOfTypes(const CallOfTypes&) = delete;

@@ -2,6 +2,7 @@
 #include "csrc/trace/tape/starts.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/tape/recording.h"
@@ -78,6 +79,29 @@ bool SameStarts(const Record& record, const Args& a, const Args& b) {
   const uint64_t arguments = StartArguments(record);
   for (size_t i = 0; i < record.args.size(); ++i) {
     if ((arguments >> i & 1) != 0 && !SameArgument(a[i], b[i], /*value=*/true)) return false;
+  }
+  return true;
+}
+
+int64_t ReachOf(int64_t shift, int64_t size) {
+  constexpr int64_t kStep = 16;
+  if (size == 0 || shift % size == 0) return 0;
+  shift = (shift % size + size) % size;
+  if (shift > size / 2) shift -= size;
+  int64_t reach = size;
+  while (reach % kStep == 0 && reach / kStep >= std::abs(shift)) reach /= kStep;
+  return reach == size || shift > 0 ? reach : -reach;
+}
+
+bool HaveSameReach(const Record& record, const TensorType& operand, const Args& a, const Args& b) {
+  const auto [use, number] = record.op->start;
+  if (use != StartUse::kRoll) return true;
+  const std::vector<int64_t> dims = record.args[number + 1].toIntVector();
+  const std::vector<int64_t> mine = a[number].toIntVector(), theirs = b[number].toIntVector();
+  for (size_t i = 0; i < mine.size(); ++i) {
+    const int64_t size =
+        dims.empty() ? operand.NumElements() : operand.dims[Wrapped(dims[i], operand.rank())];
+    if (ReachOf(mine[i], size) != ReachOf(theirs[i], size)) return false;
   }
   return true;
 }

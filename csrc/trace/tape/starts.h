@@ -27,6 +27,14 @@ std::vector<int> RecordsWithStarts(const std::vector<Record>& records);
 // True if the record's starts are equal in the arguments `a` and `b`.
 bool SameStarts(const Record& record, const std::vector<c10::IValue>& a,
                 const std::vector<c10::IValue>& b);
+// How far a roll by `shift` moves the indices of a dimension of `size` at most, which a program
+// knows that takes the shift at run time: 0, ± size/16, ± size/256, … where 16 divides these, or
+// `size` if it is farther.
+int64_t ReachOf(int64_t shift, int64_t size);
+// True if a program that takes the record's starts `a` at run time takes `b`, too. `operand`: the
+// type of the record's first operand.
+bool HaveSameReach(const Record& record, const TensorType& operand,
+                   const std::vector<c10::IValue>& a, const std::vector<c10::IValue>& b);
 // The record's starts as text: "shifts of aten::roll".
 std::string StartToString(const Record& record);
 // Appends the starts of a record whose arguments are now `args`, in the order of their slots.

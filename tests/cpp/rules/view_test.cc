@@ -476,6 +476,81 @@ TEST(SliceStart, DimensionIsWhole) {
   CheckCuts(c, narrow);
 }
 
+// What a part of a dimension, from index "first" on, has of a slice.
+std::vector<Array> SlicePart(const std::vector<Array>& x, const Attributes& a) {
+  const int64_t dim = a.GetInt("dim"), shift = a.GetInt("start") - a.GetInt("first");
+  Dims to = x[0].dims;
+  to[dim] = a.GetInt("length");
+  const int64_t held = x[0].dims[dim];
+  return Moved(x[0], to, [&](Dims i) {
+    i[dim] += shift;
+    return i[dim] >= 0 && i[dim] < held ? std::optional(i) : std::nullopt;
+  });
+}
+std::vector<Array> SlicePutPart(const std::vector<Array>& x, const Attributes& a) {
+  const int64_t dim = a.GetInt("dim"), shift = a.GetInt("start") - a.GetInt("first");
+  Array full = x[0];
+  ForEachIndex(x[1].dims, [&](const Dims& i) {
+    Dims to = i;
+    to[dim] += shift;
+    if (to[dim] >= 0 && to[dim] < full.dims[dim]) full.at(to) = x[1].at(i);
+  });
+  return {full};
+}
+
+Attributes PartOfTen(int64_t start) {
+  return {{"dim", int64_t{0}}, {"start", start}, {"first", int64_t{0}}, {"size", int64_t{10}}};
+}
+
+TEST(SlicePart, EachDeviceGivesWhatItHas) {
+  for (int64_t start = 0; start <= 7; ++start) {
+    Attributes attributes = PartOfTen(start);
+    attributes.Set("length", int64_t{3});
+    const Case c{"spmd::slice_part", {Counting({10, 4})}, attributes};
+    EXPECT_EQ(FactorText(c, SlicePart), "a c -> [b] c");
+    EXPECT_GT(CheckCuts(c, SlicePart), 4);
+  }
+}
+
+TEST(SlicePutPart, EachDeviceWritesWhatItHas) {
+  for (int64_t start = 0; start <= 7; ++start) {
+    const Case c{"spmd::slice_put_part", {Counting({10, 4}), Counting({3, 4})}, PartOfTen(start)};
+    EXPECT_EQ(FactorText(c, SlicePutPart), "a c, [b] c -> a c");
+    EXPECT_GT(CheckCuts(c, SlicePutPart), 4);
+  }
+}
+
+// A part of a dimension, and the indices before it or behind it, from which a roll takes some.
+std::vector<Array> RollStart(const std::vector<Array>& x, const Attributes& a) {
+  const int64_t dim = a.GetInt("dim"), size = a.GetInt("size"), length = x[0].dims[dim];
+  const int64_t shift = a.GetInt("shift");
+  Array out = x[0];
+  ForEachIndex(out.dims, [&](const Dims& i) {
+    Dims from = i;
+    from[dim] -= shift;
+    const bool within = length == size || (from[dim] >= 0 && from[dim] < length);
+    from[dim] += within          ? (from[dim] < 0        ? length
+                                    : from[dim] < length ? 0
+                                                         : -length)
+                 : from[dim] < 0 ? x[1].dims[dim]
+                                 : -length;
+    out.at(i) = x[within ? 0 : 1].at(from);
+  });
+  return {out};
+}
+
+TEST(RollStart, ShardsAreBlocksAndReadTheBlockBeside) {
+  for (const int64_t reach : {2, -2, 1, -1, 4, -4}) {
+    for (const int64_t shift : {int64_t{0}, reach / 2, reach}) {
+      const Case c{
+          "spmd::roll_start",
+          {Counting({16, 2}), Counting({16, 2})},
+          {{"dim", int64_t{0}}, {"shift", shift}, {"reach", reach}, {"size", int64_t{16}}}};
+      EXPECT_GT(CheckCuts(c, RollStart), 2);
+    }
+  }
+}
+
 TEST(Cat, OperandsAreWindows) {
   const Case c{"aten::cat", {Counting({4, 3}), Counting({6, 3})}, {{"dim", int64_t{0}}}, {{0, 2}}};
   EXPECT_EQ(FactorText(c, Cat), "a b, a b -> a b");

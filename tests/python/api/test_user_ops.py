@@ -320,6 +320,23 @@ def test_a_users_op_in_a_training_step(mesh):
     assert losses("spmd") == pytest.approx(losses("cpu"), rel=1e-12)
 
 
+def test_an_op_of_pytorch_without_a_rule_warns_if_it_is_not_small():
+    code = """
+    import torch, torch_spmd as spmd
+    mesh = spmd.make_mesh((2,), ("x",))
+    for size in (8, 128, 128):
+        x = spmd.mark_sharding(torch.ones(size, 16).to("spmd"), mesh, ("x", None))
+        torch.ops.aten._add_relu(x, x).cpu()
+        print(size)
+    """
+    warnings = run_script(code, fresh=True).stderr
+    said = (
+        "aten::_add_relu.Tensor at <string>:5 has no sharding rule, so it runs unsharded on "
+        "gathered operands"
+    )
+    assert warnings.count(said) == 1, warnings
+
+
 def test_an_op_without_a_rule_gives_one_warning():
     code = """
     import torch, torch_spmd as spmd

@@ -80,6 +80,97 @@ def test_training_for_quantisation(kind, cut):
     torch.testing.assert_close(state, expected)
 
 
+def test_training_for_quantisation_runs_on_the_device():
+    torch.manual_seed(0)
+    model = Quantised(FusedMovingAvgObsFakeQuantize)
+    before = _C.statistics()["host_fallbacks"]
+    trained(model, "spmd", (spmd.make_mesh((2,), ("model",)), ("model", None)))
+    assert _C.statistics()["host_fallbacks"] == before
+
+
+X, SCALE, ZERO = torch.linspace(-3, 5, 48).view(8, 6), torch.full((1,), 0.04), torch.full((1,), 2.0)
+SCALES, ZEROS = torch.linspace(0.02, 0.06, 8), torch.arange(8.0)
+LEARNED = {
+    "one": (torch._fake_quantize_learnable_per_tensor_affine, SCALE, ZERO, ()),
+    "each": (torch._fake_quantize_learnable_per_channel_affine, SCALES, ZEROS, (0,)),
+    "each column": (
+        torch._fake_quantize_learnable_per_channel_affine,
+        *(SCALES[:6], ZEROS[:6]),
+        (1,),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("cut", [("x", None), (None, "x"), ("x", "y")], ids=str)
+def test_learned_quantizers(name, cut):
+    quantize, scale, zero, axis = LEARNED[name]
+
+    def gradients(device):
+        tensors = [t.clone().to(device).requires_grad_() for t in (X, scale, zero)]
+        if device == "spmd":
+            spmd.mark_sharding(tensors[0], spmd.make_mesh((2, 2), ("x", "y")), cut)
+        y = quantize(*tensors, *axis, -128, 127, 0.5)
+        (y**3).sum().backward()
+        return [y.detach(), *(t.grad for t in tensors)]
+
+    before = _C.statistics()["host_fallbacks"]
+    got = gradients("spmd")
+    assert [spmd.sharding_of(t).spec for t in got[:2]] == [cut, cut]
+    torch.testing.assert_close([t.cpu() for t in got], gradients("cpu"))
+    assert _C.statistics()["host_fallbacks"] == before
+
+
+FAKE = {
+    "numbers": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.05, 3, -128, 127),
+    "tensors": lambda x: torch.fake_quantize_per_tensor_affine(
+        *(x, SCALE.to(x.device), ZERO.int().to(x.device), 0, 255)
+    ),
+    "rows": lambda x: torch.fake_quantize_per_channel_affine(
+        *(x, SCALES.to(x.device), ZEROS.int().to(x.device), 0, 0, 255)
+    ),
+    "columns": lambda x: torch.fake_quantize_per_channel_affine(
+        *(x, SCALES[:6].to(x.device), ZEROS[:6].int().to(x.device), 1, 0, 255)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAKE)
+@pytest.mark.parametrize("cut", [("x", None), (None, "x")], ids=str)
+def test_fake_quantization_sends_nothing(name, cut):
+    x = spmd.mark_sharding(X.to("spmd"), spmd.make_mesh((2,), ("x",)), cut).requires_grad_()
+    host = X.clone().requires_grad_()
+    before = _C.statistics()["host_fallbacks"]
+    y = FAKE[name](x)
+    y.square().sum().backward()
+    assert [spmd.sharding_of(t).spec for t in (y, x.grad)] == [cut, cut]
+    spmd.sync(wait=True)
+    sent = [row.kind for row in spmd.debug.collectives().rows]
+    assert _C.statistics()["host_fallbacks"] == before
+    want = FAKE[name](host)
+    want.square().sum().backward()
+    torch.testing.assert_close([y.detach().cpu(), x.grad.cpu()], [want.detach(), host.grad])
+    assert sent in ([], ["all_gather"])  # of scales, which have no mark
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.05, 300, -128, 127),
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.05, 3, 5, 1),
+        lambda x: torch.fake_quantize_per_channel_affine(
+            *(x, SCALE.to(x.device), ZERO.int().to(x.device), 0, 0, 255)
+        ),
+    ],
+)
+def test_quantizers_that_do_not_fit_are_refused_at_their_line(call):
+    with pytest.raises(RuntimeError) as refused:
+        call(X)
+    with pytest.raises(RuntimeError) as here:
+        call(X.to("spmd"))
+    assert str(here.value).splitlines()[0] == str(refused.value).splitlines()[0]
+
+
 def observe(device, per_row, on, fake):
     """One call of the op on the buffers of a new observer; all that it returns and writes."""
     x = torch.linspace(-3, 5, 12).view(3, 4).to(device)
@@ -106,13 +197,21 @@ def test_an_observer_that_has_seen_nothing(per_row, on):
     torch.testing.assert_close(got[:defined], want[:defined])
 
 
-def test_an_observer_may_be_recorded_once_it_has_its_size():
-    fake = FusedMovingAvgObsFakeQuantize(**PER_CHANNEL).to("spmd")
-    x = torch.randn(6, 4).to("spmd")
-    fake(x)
-    before = _C.statistics()["host_fallbacks"]
-    fake(x * 2).cpu()
-    assert _C.statistics()["host_fallbacks"] == before
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("low, high", [(-3, 5), (0, 2), (-4, 0), (0, 0), (1, 4), (-1e-5, 1e-4)])
+def test_the_quantizer_of_a_range(symmetric, low, high):
+    def quantizer(device):
+        x = torch.linspace(low, high, 12).view(3, 4).to(device)
+        buffers = [torch.tensor([v]).to(device) for v in (torch.inf, -torch.inf, 1.0)]
+        buffers.append(torch.zeros(1, dtype=torch.int).to(device))
+        switches = [torch.tensor([1]).to(device)] * 2
+        for scale in (1, 2):
+            out = torch._fused_moving_avg_obs_fq_helper(
+                x * scale, *switches, *buffers, 0.1, -128, 127, 0, False, symmetric
+            )
+        return [t.cpu() for t in (*out, *buffers)]
+
+    torch.testing.assert_close(quantizer("spmd"), quantizer("cpu"))
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")

@@ -224,3 +224,139 @@ class TestCtc:
                     scores, torch.ones(2, 3, dtype=torch.long, device=device), steps, lengths
                 )
                 spmd.sync(wait=True)
+
+
+COUNTS = torch.tensor([3, 0, 2, 5, 1, 1, 0, 4])
+COUNTED = {
+    "bincount": lambda x: torch.bincount(x),
+    "bincount, more": lambda x: torch.bincount(x, minlength=9),
+    "bincount of small integers": lambda x: torch.bincount(x.to(torch.uint8)),
+    "bincount of weights": lambda x: torch.bincount(x, (x * 0.5).float()),
+    "bincount of integer weights": lambda x: torch.bincount(x, x * 2),
+    "repeat_interleave": torch.repeat_interleave,
+    "repeat_interleave of a tensor": lambda x: x.square().repeat_interleave(x),
+    "repeat_interleave of a known size": lambda x: x.repeat_interleave(x, output_size=16),
+}
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("name", COUNTED)
+def test_counts_stay_on_the_device(name, cut):
+    x = COUNTS.to("spmd")
+    if cut:
+        spmd.mark_sharding(x, spmd.make_mesh((4,), ("x",)), ("x",))
+    before = _C.statistics()["host_fallbacks"]
+    torch.testing.assert_close(COUNTED[name](x).cpu(), COUNTED[name](COUNTS))
+    assert _C.statistics()["host_fallbacks"] == before
+
+
+@pytest.mark.parametrize("call", [torch.bincount, torch.repeat_interleave])
+@pytest.mark.parametrize("x", [torch.tensor([2, -1]), torch.ones(2, 2).long(), torch.ones(2)])
+def test_counts_that_are_refused(call, x):
+    with pytest.raises(RuntimeError) as refused:
+        call(x)
+    with pytest.raises(RuntimeError) as here:
+        call(x.to("spmd"))
+    assert str(here.value).splitlines()[0] == str(refused.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("call", [torch.bincount, torch.repeat_interleave])
+def test_counts_of_nothing(call):
+    nothing = torch.empty(0, dtype=torch.int64)
+    assert torch.equal(call(nothing.to("spmd")).cpu(), call(nothing))
+
+
+WINDOWS = {
+    "bartlett": lambda **k: torch.bartlett_window(9, **k),
+    "blackman": lambda **k: torch.blackman_window(9, periodic=False, **k),
+    "hamming": lambda **k: torch.hamming_window(9, True, 0.4, 0.3, **k),
+    "hann": lambda **k: torch.hann_window(9, dtype=torch.float64, **k),
+    "kaiser": lambda **k: torch.kaiser_window(9, beta=9.5, **k),
+    "kaiser of one": lambda **k: torch.kaiser_window(1, **k),
+    "fftfreq": lambda **k: torch.fft.fftfreq(9, 0.5, **k),
+    "rfftfreq": lambda **k: torch.fft.rfftfreq(9, **k),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_are_made_on_the_device(name):
+    before = _C.statistics()["host_fallbacks"]
+    got = WINDOWS[name](device="spmd")
+    torch.testing.assert_close(got.cpu(), WINDOWS[name]())
+    assert _C.statistics()["host_fallbacks"] == before
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32, torch.uint8])
+def test_permutations_are_drawn_on_the_device(dtype):
+    before = _C.statistics()["host_fallbacks"]
+    n = 100
+    drawn = torch.randperm(n, device="spmd", dtype=dtype)
+    other = torch.randperm(n, device="spmd", dtype=dtype)
+    out = torch.empty(0, dtype=dtype, device="spmd")
+    torch.randperm(n, out=out)
+    for t in (drawn, other, out):
+        assert t.dtype == dtype
+        assert torch.equal(t.cpu().sort().values, torch.arange(n, dtype=dtype))
+    assert not torch.equal(drawn.cpu(), other.cpu())
+    assert torch.randperm(0, device="spmd").shape == (0,)
+    assert _C.statistics()["host_fallbacks"] == before
+
+
+@pytest.mark.parametrize("arguments", [{"n": -1}, {"n": 300, "dtype": torch.uint8}], ids=str)
+def test_permutations_that_are_refused(arguments):
+    with pytest.raises(RuntimeError) as refused:
+        torch.randperm(**arguments)
+    with pytest.raises(RuntimeError) as here:
+        torch.randperm(**arguments, device="spmd")
+    assert str(here.value).splitlines()[0] == str(refused.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_rrelu_draws_slopes_on_the_device(inplace):
+    x = values(24, 6)
+    there = spmd.mark_sharding(x.to("spmd"), spmd.make_mesh((4,), ("x",)), ("x", None))
+    before = _C.statistics()["host_fallbacks"]
+    leaf = there.clone().requires_grad_()
+    y = F.rrelu(leaf * 1, 0.1, 0.3, training=True, inplace=inplace)
+    y.sum().backward()
+    assert spmd.sharding_of(y).spec == ("x", None)
+    slope = y.detach().cpu() / x
+    assert _C.statistics()["host_fallbacks"] == before
+    torch.testing.assert_close(slope[x > 0], torch.ones(int((x > 0).sum())))
+    below = slope[x < 0]
+    assert below.min() >= 0.0999 and below.max() <= 0.3001 and below.std() > 0.01
+    torch.testing.assert_close(leaf.grad.cpu(), slope)
+    torch.testing.assert_close(F.rrelu(there).cpu(), F.rrelu(x))
+
+
+@pytest.mark.parametrize("order", [2.0, 1.0])
+def test_rows_of_an_embedding_are_shortened_where_they_are(order):
+    rows, index = values(16, 6), torch.tensor([[3, 0, 3], [15, 8, 0]])
+    weight = spmd.mark_sharding(rows.to("spmd"), spmd.make_mesh((4,), ("x",)), ("x", None))
+    before = _C.statistics()["host_fallbacks"]
+    got = F.embedding(index.to("spmd"), weight, max_norm=1.0, norm_type=order)
+    want = F.embedding(index, rows, max_norm=1.0, norm_type=order)
+    assert _C.statistics()["host_fallbacks"] == before
+    torch.testing.assert_close([got.cpu(), weight.cpu()], [want, rows])
+    assert spmd.sharding_of(weight).spec == ("x", None)
+
+
+def test_a_shift_in_place_stays_on_the_device():
+    x = torch.arange(8).to("spmd")
+    before = _C.statistics()["host_fallbacks"]
+    x <<= 2
+    x >>= torch.ones(8, dtype=torch.int64).to("spmd")
+    assert x.tolist() == (torch.arange(8) * 2).tolist()
+    assert _C.statistics()["host_fallbacks"] == before
+
+
+def test_detach_in_place_in_inference_mode_stays_on_the_device():
+    before = _C.statistics()["host_fallbacks"]
+    with torch.inference_mode():
+        x = spmd.mark_sharding(
+            torch.ones(8, 4).to("spmd"), spmd.make_mesh((4,), ("x",)), ("x", None)
+        )
+        y = x * 2
+        assert y.detach_() is y
+        assert spmd.sharding_of(y).spec == ("x", None)
+    assert _C.statistics()["host_fallbacks"] == before

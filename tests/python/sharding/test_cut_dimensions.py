@@ -266,3 +266,112 @@ def test_diagonals_are_picked_out_of_the_tiles(name, spec):
     result, kinds = run(DIAGONALS[name], [X], [spec], (2, 3))
     torch.testing.assert_close(result, DIAGONALS[name](X), equal_nan=True)
     assert "all_gather" not in kinds
+
+
+TESTS = torch.tensor([[0.0, 3.0], [7.0, -2.0]])
+IS_IN = {
+    "tensor": lambda x: torch.isin(x.round(), TESTS.to(x.device)),
+    "number": lambda x: torch.isin(x.round(), 1.0),
+    "inverted": lambda x: torch.isin(x.round(), TESTS.to(x.device), invert=True),
+    "unique": lambda x: torch.isin(x.round(), TESTS.to(x.device), assume_unique=True),
+}
+
+
+@pytest.mark.parametrize("spec", [("x", None), (None, "x")], ids=str)
+@pytest.mark.parametrize("name", IS_IN)
+def test_isin_sends_nothing(name, spec):
+    check(IS_IN[name], [X], [spec], mesh=(2,))
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_test_elements_that_are_sharded(invert):
+    tests = torch.arange(24.0)
+    for x in (torch.tensor([3.0, 99.0]), 99, 3):
+
+        def is_in(t, x=x):
+            return torch.isin(x if isinstance(x, int) else x.to(t.device), t, invert=invert)
+
+        result, _ = run(is_in, [tests], [("x",)])
+        assert torch.equal(result, is_in(tests))
+
+
+MAPS = {4: torch.randn(8, 2, 3), 5: torch.randn(8, 3, 4)}
+GRIDS = {4: (8, 1, 6, 4), 5: (8, 1, 2, 6, 4)}
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("rank", MAPS)
+def test_a_grid_of_sharded_maps_sends_nothing(rank, corners):
+    grid = lambda t: torch.nn.functional.affine_grid(t, GRIDS[rank], corners)  # noqa: E731
+    check(grid, [MAPS[rank]], [("x", None, None)])
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("rank", MAPS)
+def test_a_grid_is_made_where_its_places_are(rank, corners):
+    spec = (None, *[None] * (rank - 4), "x", None, None)
+
+    def grid(t):
+        made = torch.nn.functional.affine_grid(t, GRIDS[rank], corners)
+        if t.device.type == "spmd":
+            spmd.mark_sharding(made, spmd.make_mesh((2,), ("x",)), spec)
+        return made * 2
+
+    check(grid, [MAPS[rank]], [None], mesh=(2,))
+
+
+@pytest.mark.parametrize("of_image", [False, True])
+def test_the_gradient_of_a_grid_stays_with_its_images(of_image):
+    host = [torch.randn(8, 3, 5, 5), torch.rand(8, 4, 4, 2) * 2 - 1]
+
+    def gradients(device):
+        image, grid = (t.clone().to(device) for t in host)
+        if device == "spmd":
+            mesh = spmd.make_mesh((4,), ("x",))
+            for t in (image, grid):
+                spmd.mark_sharding(t, mesh, ("x", None, None, None))
+        image.requires_grad_(of_image)
+        y = torch.nn.functional.grid_sample(image, grid.requires_grad_(), align_corners=False)
+        y.pow(2).sum().backward()
+        return [t.grad for t in (grid, image) if t.grad is not None]
+
+    before = _C.statistics()["host_fallbacks"]
+    got = gradients("spmd")
+    assert spmd.sharding_of(got[0]).spec == ("x", None, None, None)
+    torch.testing.assert_close([t.cpu() for t in got], gradients("cpu"))
+    assert _C.statistics()["host_fallbacks"] == before
+
+
+ROW = torch.randn(4096)
+STRIDED = {
+    "columns": lambda x: x.as_strided((64, 4), (64, 1)),
+    "columns from": lambda x: x.as_strided((64, 4), (64, 1), 60),
+    "every other column": lambda x: x.as_strided((64, 32), (64, 2), 1),
+    "every other row": lambda x: x.as_strided((32, 64), (128, 1)),
+    "transposed": lambda x: x.as_strided((60, 64), (1, 64), 2),
+    "split rows": lambda x: x.as_strided((16, 4, 64), (256, 64, 1)),
+    "an added dimension": lambda x: x.as_strided((64, 1, 3), (64, 7, 1), 5),
+    "repeated": lambda x: x.as_strided((64, 2, 3), (64, 0, 1), 5),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_strides_of_a_slice_send_nothing(name):
+    view = STRIDED[name]
+    check(lambda x: view(x) * 2, [ROW.view(64, 64)], [("x", None)], mesh=(2,))
+
+
+@pytest.mark.parametrize("name", sorted(STRIDED.keys() - {"repeated"}))
+def test_a_write_through_strides_of_a_slice_sends_nothing(name):
+    def written(x):
+        x = x.clone()
+        STRIDED[name](x).mul_(3)
+        return x
+
+    check(written, [ROW.view(64, 64)], [("x", None)], mesh=(2,))
+
+
+def test_strides_that_are_no_slice_are_read_all_the_same():
+    windows = lambda x: x.as_strided((60, 8), (1, 4), 3) * 2  # noqa: E731
+    result, _ = run(windows, [ROW], [("x",)])
+    assert torch.equal(result, windows(ROW))

@@ -296,3 +296,27 @@ def test_errors(mesh):
         spmd.fsdp(nn.Linear(8, 8, device="meta"), mesh)
     assert not spmd.sharding_of(model.weight).is_committed
     assert not model._forward_pre_hooks
+
+
+def sent_by_recurrent(kind, steps, by_hand):
+    torch.manual_seed(0)
+    mesh = spmd.make_mesh((8,), ("data",))
+    module = getattr(nn, kind)(64, 64, batch_first=True).to("spmd")
+    spmd.fsdp(module, mesh, "data")
+    x = spmd.mark_sharding(torch.randn(256, steps, 64).to("spmd"), mesh, ("data", None, None))
+    weights = dict(module.named_parameters())
+    if by_hand:
+        weights = {n: spmd.reshard(w, mesh, (None,) * w.dim()) for n, w in weights.items()}
+    loss = torch.func.functional_call(module, weights, (x,))[0].square().mean()
+    loss.backward()
+    spmd.sync(wait=True)
+    return sum(row.wire_bytes for row in spmd.debug.collectives().rows), loss.item()
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_weight_of_a_loop_over_time_is_gathered_once(kind):
+    for steps in (3, 8):
+        planned, loss = sent_by_recurrent(kind, steps, by_hand=False)
+        gathered, same = sent_by_recurrent(kind, steps, by_hand=True)
+        assert planned <= 1.1 * gathered
+        assert loss == pytest.approx(same)

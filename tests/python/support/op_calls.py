@@ -149,6 +149,61 @@ WEIGHT_NORMS = [
     call("_weight_norm_interface_backward", Y, X, normal(1, 4), X.norm(dim=0, keepdim=True), 1),
 ]
 
+_scales, _zeros = between(0.02, 0.2, 6), integers(0, 9, 6)
+_one = (torch.tensor([0.05]), torch.tensor([3.0]))
+
+QUANTIZED = [
+    call("fake_quantize_per_tensor_affine_cachemask", X, 0.05, 3, -128, 127),
+    call(
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+        *(X, _one[0], _one[1].int(), torch.tensor([1]), -128, 127),
+    ),
+    call("_fake_quantize_learnable_per_tensor_affine", X, *_one, -8, 7, 0.5),
+    call("_fake_quantize_learnable_per_tensor_affine_backward", Y, X, *_one, -8, 7, 0.5),
+    *(
+        made
+        for axis, n in ((0, 6), (1, 4))
+        for made in (
+            call(
+                "fake_quantize_per_channel_affine_cachemask",
+                *(X, _scales[:n], _zeros[:n].int(), axis, -128, 127),
+            ),
+            call(
+                "_fake_quantize_learnable_per_channel_affine",
+                *(X, _scales[:n], _zeros[:n].float(), axis, -8, 7, 0.5),
+            ),
+            call(
+                "_fake_quantize_learnable_per_channel_affine_backward",
+                *(Y, X, _scales[:n], _zeros[:n].float(), axis, -8, 7, 0.5),
+            ),
+        )
+    ),
+]
+
+MEMBERS = [
+    call("bucketize.Scalar", 0.5, POSITIVE[:, 0].sort().values),
+    call("isin.Scalar_Tensor", 3, INTS),
+    call("isin.Tensor_Scalar", INTS, 3),
+    call("isin.Tensor_Tensor", INTS, MORE[:3]),
+    call("isin.Tensor_Tensor", INTS, MORE[:3], invert=True),
+    call("repeat_interleave.Tensor", torch.tensor([1, 2, 0, 3, 1, 1])),
+]
+
+PRODUCTS = [
+    call("_addmm_activation", Y[0], X, normal(4, 4)),
+    call("_addmm_activation", Y[0], X, normal(4, 4), use_gelu=True),
+    call("_int_mm", integers(-9, 9, 6, 8).to(torch.int8), integers(-9, 9, 8, 4).to(torch.int8)),
+    call("_weight_int8pack_mm", X, integers(-9, 9, 6, 4).to(torch.int8), between(0.1, 1, 6)),
+    call("conv_tbc", normal(8, 6, 3), normal(3, 3, 4), normal(4), 1),
+]
+
+GRIDS = [
+    call("affine_grid_generator", normal(6, *sizes), [6, 1, *places], corners, dim=dim)
+    for sizes, places in (((2, 3), (4, 6)), ((3, 4), (2, 4, 6)))
+    for corners in (False, True)
+    for dim in (0, 1)
+]
+
 RULELESS = [
     call("_add_relu.Tensor", X, Y),
     call("_aminmax.dim", X, 0),
@@ -158,10 +213,7 @@ RULELESS = [
     call("_slow_conv2d_forward", IMAGE, normal(2, 3, 3, 3), [3, 3], normal(2), [1, 1], [1, 1]),
     call("_stack", [X, Y], 1),
     call("glu_jvp", normal(3, 4), X, Y, 0),
-    call("isin.Scalar_Tensor", 3, INTS),
-    call("isin.Tensor_Scalar", INTS, 3),
     call("linalg__powsum", X, 3.0, [0], True),
-    call("repeat_interleave.Tensor", torch.tensor([1, 2, 0, 3, 1, 1])),
     call("slow_conv_dilated2d", IMAGE, normal(2, 3, 3, 3), [3, 3], None, [1, 1], [0, 0], [2, 2]),
 ]
 
@@ -332,6 +384,10 @@ CALLS = [
     *GRADIENTS,
     *MOVES,
     *WEIGHT_NORMS,
+    *QUANTIZED,
+    *MEMBERS,
+    *PRODUCTS,
+    *GRIDS,
     *RULELESS,
     *LAYERS,
     *OPTIMIZERS,
