@@ -166,9 +166,11 @@ const OpInfo* OpInfo::functional() const {
   functional_state_ = 1;
   std::string base = handle.operator_name().name;
   const std::string& overload = handle.operator_name().overload_name;
-  constexpr std::string_view kInPlace = "aten::__i";
-  if (!is_out && base.starts_with(kInPlace) && base.ends_with("__")) {
-    base.erase(kInPlace.size() - 1, 1);  // __ilshift__ → __lshift__
+  const size_t begin = base.rfind(':') + 1, size = base.size() - begin;
+  const bool dunder = size > 5 && base[begin] == '_' && base[begin + 1] == '_' &&
+                      base[base.size() - 2] == '_' && base.back() == '_';
+  if (!is_out && dunder && base[begin + 2] == 'i') {
+    base.erase(begin + 2, 1);  // __ilshift__ → __lshift__
   } else if (!is_out && !base.empty() && base.back() == '_') {
     base.pop_back();
   }
