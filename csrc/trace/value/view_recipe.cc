@@ -306,7 +306,8 @@ RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& t) {
     return chain;
   };
   const int64_t n = base.NumElements();
-  const bool dense = IsDense(t) && t.numel() * t.itemsize() == n * ByteSize(base.dtype);
+  const auto bytes = t.numel() * static_cast<int64_t>(t.itemsize());
+  const bool dense = IsDense(t) && bytes == n * ByteSize(base.dtype);
   if (form.dtype == t.scalar_type() && !dense) {
     if (const std::optional<Slices> s = SlicesOf(n, t)) {
       const TensorType stored = ResultOf(r, base);
