@@ -23,6 +23,7 @@
 #include "csrc/trace/recorder/saved_marks.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/end_of_step.h"
+#include "csrc/trace/run/join_threads.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/value/allocator.h"
 
@@ -186,6 +187,7 @@ void RegisterDevice() {
   RegisterAutocast();
   RegisterSavedMarks();
   RefuseCollectives();
+  take_from_thread = &TakeFromThread;
   pthread_atfork(nullptr, nullptr, [] { session_flags.forked = session_flags.used.load(); });
 }
 

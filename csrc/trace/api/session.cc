@@ -14,6 +14,7 @@
 #include "csrc/trace/run/compile.h"
 #include "csrc/trace/run/cut.h"
 #include "csrc/trace/run/end_of_step.h"
+#include "csrc/trace/run/join_threads.h"
 #include "csrc/trace/run/pending_graph.h"
 #include "csrc/trace/run/resolve.h"
 #include "csrc/trace/run/wait.h"
@@ -81,6 +82,7 @@ bool Session::device_count_was_set() {
 
 absl::Status Session::Sync(bool wait) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(CutOthers(*lock, "sync"));
   SPMD_RETURN_IF_ERROR(Cut(*lock, "sync"));
   if (!wait || lock->in_flight.queue == nullptr) return absl::OkStatus();
   SPMD_RETURN_IF_ERROR(ReportAll(*lock));

@@ -110,9 +110,10 @@ bool CallCapture::FinishOperand(size_t k) {
   operand.recipe = RecipeOf(before.buffer, before.tensor);
   operand.holds = Holds::kNothing;
   if (before.value != nullptr) {
-    const bool known = before.value->tape == tape.number();
+    const TapeId number = tape.NumberOf(*before.value);
+    const bool known = number != kNoId;
     operand.holds = known ? Holds::kValue : Holds::kUnread;
-    if (known) operand.value = before.value->id;
+    if (known) operand.value = number;
     if (known && operand.recipe != nullptr) {
       operand.view = state_.tape->FindView(operand.value, operand.recipe.get()).value_or(kNoId);
     }

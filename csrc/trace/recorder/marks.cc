@@ -195,7 +195,8 @@ bool MarkWaits(const Buffer& buffer) {
 }
 
 void BindWaitingMarks(SessionState& state) {
-  if (!any_waits.exchange(false)) return;
+  if (!any_waits) return;
+  if (!SeveralThreads()) any_waits = false;  // else Buffers on another thread's tape may wait
   // Values come first, then Buffers. A Buffer may end at any time except while it is visited, and
   // nothing may be recorded during the visit.
   struct Bound {

@@ -181,7 +181,7 @@ TapeId UseBase(SessionState& state, Buffer* buffer) {
 }  // namespace
 
 TapeId UseValue(SessionState& state, const ValuePtr& value, const Buffer* from) {
-  if (value->tape != state.tape->number() && (from == nullptr || from->mark == nullptr)) {
+  if (state.tape->NumberOf(*value) == kNoId && (from == nullptr || from->mark == nullptr)) {
     if (const std::optional<int> dim = NumberedDim(*value)) {
       state.call.looked_at_values = true;  // any other value is an input
       return EmitNumbers(state, value->type, *dim);

@@ -245,8 +245,10 @@ class Attempt {
     if (id == kNoId) {
       Value* const value = buffer->made();
       if (value == nullptr || !value->poison.ok()) return false;
-      if (value->tape != tape_.number()) return Claim(operand, value, buffer);
-      id = value->id;
+      id = tape_.NumberOf(*value);
+      if (id == kNoId) return !value->pending && Claim(operand, value, buffer);
+    } else if (buffer->bound_on != tape_.number()) {
+      return false;  // it is pending on the tape of another thread
     }
     return id == operand.value &&
            (operand.view == kNoId || !tape_.Moved(operand.value, operand.view));
@@ -261,8 +263,7 @@ class Attempt {
         !SameMark(lead_.input_marks[origin.input], tape_.CountedMark(buffer))) {
       return false;
     }
-    value->tape = tape_.number();
-    value->id = operand.value;
+    tape_.Number(*value, operand.value);
     claims_[k] = {value, buffer};
     ++claimed_;
     return true;
@@ -410,7 +411,7 @@ bool Replay(SessionState& state, const OpInfo& op, const CallArguments& args, Re
   Tape& tape = *state.tape;
   if (tape.following()) return ReplayNext(state, op, args, results);
   if (tape.event() > 0) return false;
-  RecordingPtr expected = state.prefixes.Expected();
+  RecordingPtr expected = state.prefixes.Expected(state.last_recording);
   if (expected == nullptr) return false;
   tape.Follow(std::move(expected), /*event=*/0);
   if (ReplayNext(state, op, args, results)) return true;

@@ -26,6 +26,7 @@ Buffer* BufferOf(const at::Tensor& tensor) {
               "Expected all tensors to be on the same device, but found at least "
               "two devices, ",
               TheDevice(), " and ", tensor.device(), "!");
+  if (SeveralThreads() && buffer->pending()) take_from_thread(*buffer);
   return buffer;
 }
 

@@ -16,8 +16,12 @@ struct SessionState;
 TensorType TypeOf(const TensorMeta& meta);
 TensorType TypeOf(const at::Tensor& tensor);
 
-// The Buffer of a tensor of the device. Throws: c10::Error if `tensor` is on another device.
+// The Buffer of a tensor of the device. What it holds is not pending on the tape of another thread:
+// it is taken from there. Throws: c10::Error if `tensor` is on another device, or what the other
+// thread's program throws.
 Buffer* BufferOf(const at::Tensor& tensor);
+// Takes what a Buffer holds from another thread's tape (csrc/trace/run/join_threads.h). Set once.
+inline void (*take_from_thread)(Buffer& buffer) = nullptr;
 
 // The recipe of `tensor`; null for the base itself.
 RecipePtr RecipeOf(Buffer* buffer, const at::Tensor& tensor);

@@ -60,7 +60,8 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
   try {
     cached = FindOrCompile(state, tape, live, why);
     if (cached.ok()) {
-      state.prefixes.Ended((*cached)->recording);
+      state.prefixes.Ended(state.last_recording, (*cached)->recording);
+      state.last_recording = (*cached)->recording;
       results = ResultsOf(tape, **cached);
     }
     run = cached.ok() ? Enqueue(state, tape, *cached, results) : cached.status();
@@ -149,7 +150,7 @@ absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_
 
 absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task,
                  Failures failures) {
-  const bool ends_step = EndWait();
+  const bool ends_step = EndWait(state);
   const int64_t runs = state.diagnostics.statistics.runs;
   absl::Status status = CutTape(state, ends_step ? "optimizer step" : why, ended_task, failures);
   if (ends_step && state.diagnostics.statistics.runs > runs) {

@@ -2,6 +2,7 @@
 #include "csrc/trace/run/end_of_step.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "csrc/trace/recorder/tensor.h"
@@ -31,7 +32,7 @@ absl::Status RunOrWait(SessionState& state, absl::Span<const at::Tensor> gradien
     if (buffer.bound_on != state.tape->number() || !buffer.pending()) continue;
     pending.push_back(static_cast<TapeId>(buffer.bound_at));
   }
-  internal::step_waits = true;
+  state.step_waits = internal::step_waits = true;
   if (pending.empty() || HasFailed(state)) return RunWaitingStep(state);
   state.tape->WatchBindings(pending, state.hooks.gradients_dropped);
   return absl::OkStatus();
@@ -40,14 +41,22 @@ absl::Status RunOrWait(SessionState& state, absl::Span<const at::Tensor> gradien
 absl::Status RunWaitingStep(SessionState& state) {
   // After a fork, and when the interpreter ends, nothing runs any more.
   if (!StepWaits() || session_flags.forked || state.closed) return absl::OkStatus();
+  if (!state.step_waits) {  // another thread has needed what it computes
+    internal::step_waits = false;
+    return absl::OkStatus();
+  }
   return Cut(state, kWhy);
 }
 
 absl::Status RunDroppedStep(SessionState& state) {
-  if (!StepWaits() || state.tape->bindings().num_watched() > 0) return absl::OkStatus();
+  if (!StepWaits()) return absl::OkStatus();
+  if (state.step_waits && state.tape->bindings().num_watched() > 0) return absl::OkStatus();
   return RunWaitingStep(state);
 }
 
-bool EndWait() { return internal::step_waits.exchange(false); }
+bool EndWait(SessionState& state) {
+  internal::step_waits = false;
+  return std::exchange(state.step_waits, false);
+}
 
 }  // namespace spmd::trace

@@ -14,7 +14,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -24,10 +23,10 @@
 namespace spmd::trace {
 
 namespace internal {
-inline std::atomic<bool> step_waits{false};
+inline thread_local bool step_waits = false;
 }  // namespace internal
-// Whether a step waits. May be called by any thread at any time.
-inline bool StepWaits() { return internal::step_waits.load(std::memory_order_relaxed); }
+// Whether a step of this thread may wait. May be called at any time, without the lock.
+inline bool StepWaits() { return internal::step_waits; }
 
 // Called when an optimizer has stepped: runs what is pending, or lets it wait for `gradients` to be
 // dropped. It does not wait if none of them is pending, or if something has failed, which the step
@@ -41,6 +40,6 @@ absl::Status RunWaitingStep(SessionState& state);
 absl::Status RunDroppedStep(SessionState& state);
 
 // For the cut: ends the wait. Returns whether a step waited.
-bool EndWait();
+bool EndWait(SessionState& state);
 
 }  // namespace spmd::trace

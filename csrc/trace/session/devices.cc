@@ -15,7 +15,9 @@ namespace spmd::trace {
 void UseBackend(SessionState& state, std::shared_ptr<runtime::Backend> backend) {
   if (!backend->planning()) SetFirstPlace(backend->here().device);
   state.devices.backend = std::move(backend);
-  if (state.devices.IsOne()) state.tape->LeaveOutMarks();  // no mesh was used before
+  if (!state.devices.IsOne()) return;
+  state.tape->LeaveOutMarks();  // no mesh was used before
+  for (auto& [thread, work] : state.threads.work) work.tape->LeaveOutMarks();
 }
 
 std::unique_ptr<Tape> NewTape(const SessionState& state) {

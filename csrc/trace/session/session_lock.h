@@ -13,7 +13,9 @@ namespace spmd::trace {
 class SessionLock {
  public:
   SessionLock() : state_(TheSession()), takes_(!session_mutex.IsMine()) {
-    if (takes_ && !session_mutex.TryLock()) Wait();
+    if (!takes_) return;
+    if (!session_mutex.TryLock()) Wait();
+    EnterThread(state_, state_.threads);
   }
   ~SessionLock() {
     if (takes_) session_mutex.Unlock();

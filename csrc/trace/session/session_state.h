@@ -22,6 +22,7 @@
 #include "csrc/trace/session/processes.h"
 #include "csrc/trace/session/python_hooks.h"
 #include "csrc/trace/session/session_mutex.h"
+#include "csrc/trace/session/threads.h"
 #include "csrc/trace/shape/shape_inference.h"
 #include "csrc/trace/tape/forward_lines.h"
 #include "csrc/trace/tape/micro_steps.h"
@@ -55,20 +56,17 @@ struct SessionFlags {
 };
 inline SessionFlags session_flags;
 
-// Who has a reference to the state holds the session: only SessionLock gives one.
-struct SessionState {
+// Who has a reference to the state holds the session: only SessionLock gives one. What it records
+// is the work of the thread that holds it.
+struct SessionState : ThreadWork {
   PythonHooks hooks;  // set once, before the first op
 
   // --- what is recorded ---
-  std::unique_ptr<Tape> tape = std::make_unique<Tape>();
+  OtherThreads threads;
   CurrentCall call;
   ShapeCache shapes;
   ForwardLines lines;
   Prefixes prefixes;
-  // --- when it ends ---
-  Repeats repeats;
-  MicroSteps micro_steps;
-  OptimizerSteps optimizer_steps;
   // --- what becomes of it ---
   Devices devices;
   Processes processes;

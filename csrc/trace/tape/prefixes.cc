@@ -32,15 +32,14 @@ void Prefixes::Add(const RecordingPtr& recording) {
   most_ = std::max(most_, 2 * known_.size());
 }
 
-void Prefixes::Ended(const RecordingPtr& recording) {
+void Prefixes::Ended(const RecordingPtr& last, const RecordingPtr& recording) {
   constexpr size_t kMost = 1024;
   if (after_.size() >= kMost) after_.clear();  // of programs that never repeat
-  if (last_ != nullptr) after_[last_.get()] = recording;
-  last_ = recording;
+  if (last != nullptr) after_[last.get()] = recording;
 }
 
-RecordingPtr Prefixes::Expected() const {
-  const auto it = after_.find(last_.get());
+RecordingPtr Prefixes::Expected(const RecordingPtr& last) const {
+  const auto it = after_.find(last.get());
   return it == after_.end() ? nullptr : it->second.lock();
 }
 

@@ -25,10 +25,10 @@ class Prefixes {
   // Adds the beginnings of `recording`: those that end with a record.
   void Add(const RecordingPtr& recording);
 
-  // Notes that a tape has become `recording`.
-  void Ended(const RecordingPtr& recording);
-  // What the next tape may become; null if that is not known.
-  RecordingPtr Expected() const;
+  // Notes that a tape has become `recording`, after one of the same thread became `last`.
+  void Ended(const RecordingPtr& last, const RecordingPtr& recording);
+  // What the tape after `last` may become; null if that is not known.
+  RecordingPtr Expected(const RecordingPtr& last) const;
 
   size_t size() const { return known_.size(); }
   // Drops all beginnings; keys keep only so many bits from now on, for tests.
@@ -45,7 +45,6 @@ class Prefixes {
   };
   absl::flat_hash_map<Hash128, Beginning> known_;
   absl::flat_hash_map<const Recording*, std::weak_ptr<const Recording>> after_;
-  RecordingPtr last_;
   size_t most_ = size_t{1} << 14;  // then those without a recording are dropped
   int key_bits_ = 128;
 };

@@ -30,12 +30,28 @@ void MixMark(Hash128& hash, const Mark& mark) {
 }
 
 uint64_t next_number = 1;
-// The tapes that are alive, in the order in which they were made. Buffers hold values by number
-// alone only on the last of them; an earlier one is last again when a later one, which was made for
-// a moment, ends. Never destroyed. Thread safety: guarded by the session's lock.
+// The tapes that are alive: one for each thread, and those made for a moment. Never destroyed.
+// Thread safety: guarded by the session's lock.
 std::vector<Tape*>& LivingTapes() {
   static auto* const tapes = new std::vector<Tape*>;
   return *tapes;
+}
+
+const MarkPtr& MarkIn(const Buffer* from) {
+  static const MarkPtr none;
+  return from != nullptr ? from->mark : none;
+}
+const LayoutPtr& SettledIn(const Buffer* from) {
+  static const LayoutPtr none;
+  return from != nullptr ? from->settled : none;
+}
+
+// Null if there is none with this number any more.
+Tape* LivingTape(uint64_t number) {
+  const std::vector<Tape*>& tapes = LivingTapes();
+  const auto it = std::find_if(tapes.rbegin(), tapes.rend(),
+                               [&](const Tape* tape) { return tape->number() == number; });
+  return it == tapes.rend() ? nullptr : *it;
 }
 
 }  // namespace
@@ -58,7 +74,15 @@ Tape::~Tape() { std::erase(LivingTapes(), this); }
 
 // --- values ---
 
-void Buffer::MakeValue() { Hold(LivingTapes().back()->value(number_)); }
+void Buffer::MakeValue() { Hold(LivingTape(bound_on)->value(number_)); }
+
+void Tape::Number(Value& value, TapeId id) {
+  if (value.tape != 0 && value.tape != number_ && LivingTapes().size() > 1) {
+    if (Tape* const other = LivingTape(value.tape)) other->renumbered_[&value] = value.id;
+  }
+  value.tape = number_;
+  value.id = id;
+}
 
 // Values of replayed records are made when they are asked for.
 const ValuePtr& Tape::MakeValue(TapeId id) const {
@@ -71,7 +95,7 @@ const ValuePtr& Tape::MakeValue(TapeId id) const {
 }
 
 bool Tape::IsHeldBy(const Buffer& buffer, TapeId id) const {
-  if (buffer.number() != kNoId) return buffer.number() == id;
+  if (buffer.number() != kNoId) return buffer.number() == id && buffer.bound_on == number_;
   const Value* const value = buffer.made();
   return value != nullptr && value->tape == number_ && value->id == id;
 }
@@ -89,10 +113,10 @@ const std::vector<c10::IValue>& Tape::ArgumentsOf(int record) const {
   return now().records[record].args;
 }
 
-TapeId Tape::AddInput(const ValuePtr& value, const Buffer* from) {
+TapeId Tape::AddInput(const ValuePtr& value, const MarkPtr& mark, const LayoutPtr& settled) {
+  SPMD_CHECK(!value->pending, "a pending value of another thread is no input: see JoinThreads");
   const TapeId id = static_cast<TapeId>(values_.size());
-  value->tape = number_;
-  value->id = id;
+  Number(*value, id);
   values_.push_back(value);
   // The tape's own data for an input counts as this many bytes.
   constexpr int64_t kInput = 256;
@@ -100,8 +124,8 @@ TapeId Tape::AddInput(const ValuePtr& value, const Buffer* from) {
     uploaded_bytes_ += static_cast<int64_t>(value->host.nbytes()) + kInput;
   }
   inputs_.push_back({.id = id,
-                     .mark = from != nullptr ? from->mark : nullptr,
-                     .settled = from != nullptr ? from->settled : nullptr,
+                     .mark = mark,
+                     .settled = settled,
                      .left = value->host.defined() ? nullptr : value->layout});
   return id;
 }
@@ -214,7 +238,7 @@ void Tape::SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claime
       AddValues(event.num_results);
     } else if (event.kind == Event::Kind::kInput) {
       const Claim& claim = claimed[values_.size() - call.first_slot];
-      AddInput(ValuePtr::reclaim_copy(claim.value), claim.from);
+      AddInput(ValuePtr::reclaim_copy(claim.value), MarkIn(claim.from), SettledIn(claim.from));
     }
   }
 }
@@ -293,13 +317,21 @@ void Tape::Rehash() {
 // --- recording ---
 
 TapeId Tape::Use(const ValuePtr& value, const Buffer* from) {
-  if (value->tape == number_) return value->id;
-  const MarkPtr& mark = CountedMark(from);
+  return UseWith(value, MarkIn(from), SettledIn(from));
+}
+
+TapeId Tape::UseAlike(const ValuePtr& value, const TapeInput& input) {
+  return UseWith(value, input.mark, input.settled);
+}
+
+TapeId Tape::UseWith(const ValuePtr& value, const MarkPtr& own, const LayoutPtr& settled) {
+  if (const TapeId known = NumberOf(*value); known != kNoId) return known;
+  const MarkPtr mark = marks_ ? own : nullptr;
   if (const Event* event = Next(Event::Kind::kInput)) {
     if (lead_->types[values_.size()] == value->type &&
         SameMark(lead_->input_marks[event->index], mark)) {
       ++at_;
-      return AddInput(value, from);
+      return AddInput(value, own, settled);
     }
     StopFollowing();
   }
@@ -308,7 +340,7 @@ TapeId Tape::Use(const ValuePtr& value, const Buffer* from) {
   own_.origins.push_back({-1, static_cast<int32_t>(inputs_.size())});
   own_.input_marks.push_back(mark);
   AddEvent(Event::Kind::kInput, inputs_.size());
-  return AddInput(value, from);
+  return AddInput(value, own, settled);
 }
 
 TapeId Tape::Append(Record record, absl::Span<const TensorType> results) {

@@ -11,8 +11,8 @@
 // compares what is called with what was called then; nothing is stored, hashed or converted while
 // they agree, except in starts. At the first difference, and when `records()` and the like are
 // wanted before the end (`StopFollowing`), the tape copies what it has followed so far.
-// Thread safety: guarded by the session's lock. There is one tape per session: engine threads, if
-// there are any, append to the tape of the thread that called backward.
+// Thread safety: guarded by the session's lock. Each thread has a tape
+// (csrc/trace/session/threads.h); a backward pass runs on the thread that asks for it.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -73,6 +73,20 @@ class Tape {
   // The pending Value, which is made when it is asked for.
   const ValuePtr& value(TapeId id) const {
     return values_[id] != nullptr ? values_[id] : MakeValue(id);
+  }
+  // The number of `value` on this tape, or kNoId.
+  TapeId NumberOf(const Value& value) const {
+    if (value.tape == number_) return value.id;
+    if (renumbered_.empty()) return kNoId;
+    const auto it = renumbered_.find(&value);
+    return it == renumbered_.end() ? kNoId : it->second;
+  }
+  // Gives `value` the number `id` on this tape. If it is an input of another thread's tape, that
+  // one remembers its number.
+  void Number(Value& value, TapeId id);
+  // The tape that `buffer`, which holds a pending value, is pending on.
+  static uint64_t TapeOf(const Buffer& buffer) {
+    return buffer.number() != kNoId ? buffer.bound_on : buffer.made()->tape;
   }
   // True if `buffer` holds the value `id` of this tape.
   bool IsHeldBy(const Buffer& buffer, TapeId id) const;
@@ -147,6 +161,8 @@ class Tape {
   // The number of `value` on this tape; it becomes an input if it has none. `from` is the Buffer
   // from which it is read, whose mark counts, or null.
   TapeId Use(const ValuePtr& value, const Buffer* from);
+  // The same for a value that another tape has read as `input`.
+  TapeId UseAlike(const ValuePtr& value, const TapeInput& input);
   // Appends a record; fills in first_result, scalars and hashes. The results are new pending
   // values.
   TapeId Append(Record record, absl::Span<const TensorType> results);
@@ -167,7 +183,8 @@ class Tape {
   const ValuePtr& MakeValue(TapeId id) const;
   void SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claimed);
   bool IsAmongMoved(TapeId base, TapeId view) const;
-  TapeId AddInput(const ValuePtr& value, const Buffer* from);
+  TapeId UseWith(const ValuePtr& value, const MarkPtr& mark, const LayoutPtr& settled);
+  TapeId AddInput(const ValuePtr& value, const MarkPtr& mark, const LayoutPtr& settled);
   void NoteBinding(Buffer& buffer);
   void AddValues(int num_results);
   bool Agrees(const Record& theirs, const Record& record, absl::Span<const TensorType> results);
@@ -184,6 +201,8 @@ class Tape {
   bool marks_;                    // whether the marks of inputs count
   std::vector<ValuePtr> values_;  // null until asked for
   std::vector<TapeInput> inputs_;
+  // Inputs that are inputs of another thread's tape, too, which has numbered them later.
+  absl::flat_hash_map<const Value*, TapeId> renumbered_;
   Bindings bindings_;
   std::vector<c10::Scalar> scalars_;
   std::vector<int64_t> tasks_;

@@ -10,7 +10,8 @@ namespace spmd::trace {
 
 namespace {
 
-// The Bindings of all tapes: one, or two while the first becomes a program. Guarded by Lock().
+// The Bindings of all tapes: one for each thread, and one while a tape becomes a program. Guarded
+// by Lock().
 std::vector<Bindings*>& All() {
   static auto* all = new std::vector<Bindings*>;
   return *all;
