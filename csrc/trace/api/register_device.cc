@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <new>
 
 #include "csrc/runtime/kernels/register.h"
 #include "csrc/runtime/tiled_tensor.h"
@@ -188,7 +189,11 @@ void RegisterDevice() {
   RegisterSavedMarks();
   RefuseCollectives();
   take_from_thread = &TakeFromThread;
-  pthread_atfork(nullptr, nullptr, [] { session_flags.forked = session_flags.used.load(); });
+  pthread_atfork(nullptr, nullptr, [] {
+    session_flags.forked = session_flags.used.load();
+    // A thread that stayed in the parent may hold it, to wait for a program.
+    if (!session_mutex.IsMine()) new (&session_mutex) SessionMutex;
+  });
 }
 
 }  // namespace spmd::trace

@@ -140,6 +140,36 @@ assert os.wait()[1] == 0
     )
 
 
+def test_a_child_is_forked_while_another_thread_waits_for_a_program():
+    """That thread, which stays in the parent, holds what steps of optimizers ask for."""
+    lines_of(
+        """
+import os, signal, threading, time, torch, torch_spmd
+
+x = torch.ones(1500, 1500).to("spmd")
+for _ in range(30):
+    x = x @ x / 1500
+waiting = threading.Thread(target=x.cpu)
+waiting.start()
+time.sleep(0.3)
+if os.fork() == 0:
+    signal.alarm(60)  # instead of waiting for ever
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model.double()(torch.ones(1, 2).double()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    try:
+        torch.ones(2, device="spmd")
+    except RuntimeError as error:
+        os._exit(0 if "forked" in str(error) else 1)
+    os._exit(2)
+assert os.wait()[1] == 0
+""",
+        OMP_NUM_THREADS="1",
+    )
+
+
 def test_import_starts_no_thread():
     lines = lines_of(
         """
