@@ -11,7 +11,6 @@ The program of a step waits until its gradients are dropped (csrc/trace/run/end_
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from torch_spmd import _C
 
@@ -70,10 +70,10 @@ def only_recorded() -> Iterator[_NumbersAreOne]:
 # Called when an optimizer has stepped, before what is pending becomes its program.
 before_program: list[Callable[[], None]] = []
 
-# How many steps had not happened when an optimizer last began one.
-_lost: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+# By optimizers, which need no hash: how many steps had not happened when one last began.
+_lost = WeakIdKeyDictionary()
 # For how many parameters it had state when it began one, each number once.
-_sizes: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
+_sizes = WeakIdKeyDictionary()
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -81,12 +81,14 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         _only_recorded.step.enter_context(_only_recorded)
         return
     lost = _C.optimizer_begins(optimizer)
+    if lost is None:
+        return
     if lost > 0 and _lost.get(optimizer) != lost:
         _lost[optimizer] = lost
         _forget_lost_state(optimizer)
-    sizes = _sizes.setdefault(optimizer, [0])
-    if sizes[-1] != len(optimizer.state):
-        sizes.append(len(optimizer.state))
+    sizes, size = _sizes.setdefault(optimizer, [0]), len(_state_of(optimizer))
+    if sizes[-1] != size:
+        sizes.append(size)
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -98,10 +100,16 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     _C.optimizer_stepped(optimizer)
 
 
+def _state_of(optimizer: Optimizer) -> dict[Any, Any]:
+    """By parameters; empty if whoever derives from Optimizer keeps it elsewhere."""
+    state = getattr(optimizer, "state", None)
+    return state if isinstance(state, dict) else {}
+
+
 def _forget_lost_state(optimizer: Optimizer) -> None:
     """The first step of parameters makes their moments. If that step did not happen they have no
     value, and this one, which is the first, makes them again."""
-    states = list(optimizer.state.items())
+    states = list(_state_of(optimizer).items())
     lost = next((k for k, (_, state) in enumerate(states) if _is_lost(state)), None)
     if lost is None:
         return

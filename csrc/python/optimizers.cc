@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the hooks around an optimizer's step call.
+#include <optional>
 #include <vector>
 
 #include "csrc/python/errors.h"
@@ -20,31 +21,41 @@ bool IsOurs(py::handle object) {
          THPVariable_Unpack(object.ptr()).device().type() == trace::kDeviceType;
 }
 
-bool HasOurs(py::handle groups) {
-  for (const py::handle group : py::reinterpret_borrow<py::list>(groups)) {
-    for (const py::handle param : group["params"]) {
-      if (IsOurs(param)) return true;
+// Calls f with each parameter of the optimizer, until it returns true. Whoever derives from
+// Optimizer may keep its parameters elsewhere: then there are none here.
+template <typename F>
+void ForEachParameter(py::handle optimizer, F f) {
+  try {
+    for (const py::handle group : py::iter(optimizer.attr("param_groups"))) {
+      for (const py::handle param : py::iter(group["params"])) {
+        if (f(param)) return;
+      }
     }
+  } catch (const py::error_already_set&) {
   }
-  return false;
 }
 
-// Does nothing for optimizers of other devices.
-int64_t OptimizerBegins(py::handle optimizer) {
-  if (!HasOurs(optimizer.attr("param_groups"))) return 0;
+bool HasOurs(py::handle optimizer) {
+  bool has = false;
+  ForEachParameter(optimizer, [&](py::handle param) { return has = IsOurs(param); });
+  return has;
+}
+
+// Nothing for optimizers of other devices.
+std::optional<int64_t> OptimizerBegins(py::handle optimizer) {
+  if (!HasOurs(optimizer)) return std::nullopt;
   return ValueOrThrow(Session::Get().OptimizerBegins(optimizer.ptr()));
 }
 
 // The gradients on the device that the optimizer's parameters hold.
 std::vector<at::Tensor> GradientsOf(py::handle optimizer) {
   std::vector<at::Tensor> gradients;
-  for (const py::handle group : py::reinterpret_borrow<py::list>(optimizer.attr("param_groups"))) {
-    for (const py::handle param : group["params"]) {
-      if (!THPVariable_Check(param.ptr())) continue;
-      const at::Tensor& gradient = THPVariable_Unpack(param.ptr()).grad();
-      if (trace::Buffer::IsOurs(gradient)) gradients.push_back(gradient);
-    }
-  }
+  ForEachParameter(optimizer, [&](py::handle param) {
+    if (!THPVariable_Check(param.ptr())) return false;
+    const at::Tensor& gradient = THPVariable_Unpack(param.ptr()).grad();
+    if (trace::Buffer::IsOurs(gradient)) gradients.push_back(gradient);
+    return false;
+  });
   return gradients;
 }
 
