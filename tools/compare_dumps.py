@@ -36,7 +36,8 @@ def difference(name: str, old: list[str], new: list[str]) -> list[str]:
     for k, (before, after) in enumerate(zip(old, new, strict=False)):
         if before != after:
             title = f"{name}, compilation {k} of {len(old)}"
-            return list(difflib.unified_diff(*map(str.splitlines, (before, after)), title, title))
+            lines = before.splitlines(), after.splitlines()
+            return list(difflib.unified_diff(lines[0], lines[1], title, title, lineterm=""))
     return [f"{name}: {len(old)} compilations before, {len(new)} after"]
 
 

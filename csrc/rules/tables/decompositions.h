@@ -43,7 +43,7 @@ ir::ValueId MeanOf(Builder& b, ir::ValueId v, std::vector<int64_t> dims, int64_t
                    bool keepdim);
 
 // The p-norm over `dims`. Requires: v is real or complex floating.
-ir::ValueId NormOf(Builder& b, ir::ValueId v, double p, const std::vector<int64_t>& dims,
+ir::ValueId NormOf(Builder& b, ir::ValueId v, const Attr& p, const std::vector<int64_t>& dims,
                    bool keepdim);
 
 #define SPMD_DECOMPOSITION(name) \

@@ -356,7 +356,7 @@ ValuesOrStatus DecomposeWeightNorm(Builder& b, const ir::Graph& from, const ir::
   const std::vector<int64_t> dims = DimsOfNorm(from, node, b.rank(operands[0]));
   if (dims.empty()) return Values{};
   const ir::ValueId v = Upcast(b, operands[0]), g = Upcast(b, operands[1]);
-  const ir::ValueId norm = NormOf(b, v, 2, dims, /*keepdim=*/true);
+  const ir::ValueId norm = NormOf(b, v, 2.0, dims, /*keepdim=*/true);
   return AsResultsOf(b, from, node, {b.Mul(v, b.Div(g, norm)), norm});
 }
 
