@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -122,19 +121,18 @@ std::optional<Warning> RowsOfExperts(const Lowering& lowering, int64_t bound_byt
     const ir::NodeId id = lowering.node_of[instruction];
     return id == ir::kNoNode ? rules::RowsByList::kNone : rules::FactsOf(graph.node(id).op).rows;
   };
-  absl::flat_hash_map<ValueId, size_t> taken;  // by value: the instruction that takes the rows
   bool writes = false;
   int64_t bytes = 0;
   std::optional<size_t> first;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     writes = writes || uses(i) == rules::RowsByList::kWrites;
-    if (uses(i) == rules::RowsByList::kTakes) taken[instruction.results[0]] = i;
-    if (instruction.code != OpCode::kAllReduce) continue;
-    const auto at = taken.find(instruction.operands[0]);
-    if (at == taken.end()) continue;
-    bytes += program.TileBytes(instruction.results[0]);
-    if (!first.has_value()) first = at->second;
+    if (uses(i) != rules::RowsByList::kTakes) continue;
+    // Each device has its own rows and zeros for the others: sooner or later they are summed.
+    const ValueId rows = instruction.results[0];
+    if (!program.values[rows].sharding.IsUnreduced()) continue;
+    bytes += program.TileBytes(rows);
+    if (!first.has_value()) first = i;
   }
   if (!writes || bytes <= bound_bytes) return std::nullopt;
   const int source = program.instructions[*first].source;

@@ -108,8 +108,8 @@ def test_rows_are_written_where_they_are(name):
         WRITES[name](cache, i, there)
         WRITES[name](host, i, k)
 
-    # What is added to is read, too.
-    assert rounds(body, 1, 7, 30, 62) == [0] * 4 or name == "add"
+    # What is written is brought to the devices. What is added to is read, too.
+    assert max(rounds(body, 1, 7, 30, 62)) <= k.nbytes or name == "add"
     assert spmd.sharding_of(cache).spec == (None, "x", None)
     torch.testing.assert_close(cache.cpu(), host)
 
@@ -122,7 +122,9 @@ def test_gradients_of_rows_stay_where_they_are():
         (x[i : i + 8] ** 2).sum().backward()
         (host[i : i + 8] ** 2).sum().backward()
 
-    assert max(rounds(body, 1, 9, 65)) <= REDUCED * 8 * ROW
+    body(1)  # makes the gradient, to which the others add
+    spmd.sync()
+    assert max(rounds(body, 9, 65, 3)) <= REDUCED * 8 * ROW
     torch.testing.assert_close(x.grad.cpu(), host.grad)
     assert spmd.sharding_of(x.grad).spec == ("x", None)
 
