@@ -18,6 +18,7 @@ import torch
 import torch._meta_registrations  # strides of fakes; none; import fails
 import torch._tensor_str
 import torch.jit._recursive
+import torch.utils._device  # the functions that take a device; none; import fails
 import torch.utils._pytree  # arguments in containers; torch.utils.pytree, in part; import fails
 from torch import Tensor, nn
 from torch._ops import OpOverload as OpOverload  # an op with its types; none; import fails

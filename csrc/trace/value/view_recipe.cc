@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/shape/shape_inference.h"
@@ -224,97 +223,13 @@ BaseForm ContiguousForm(at::ScalarType dtype, at::IntArrayRef sizes) {
   return {.dtype = dtype, .sizes = Dims(sizes.begin(), sizes.end()), .strides = std::move(strides)};
 }
 
-namespace {
-
-// A strided view whose dimensions do not overlap, as slices of the elements in storage order, split
-// into dimensions of these sizes. Of the elements [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]],
-// size (2, 2) with strides (4, 2) at offset 5 is [[5, 7], [9, 11]]: rows 1 to 3 of [3, 2, 2], its
-// columns 0 to 2, and index 1 of the last dimension.
-struct Slices {
-  std::vector<int64_t> split;
-  std::vector<int64_t> start;
-  std::vector<int64_t> dims;  // of the view, by split dimension; the last one has none
-};
-std::optional<Slices> SlicesOf(int64_t elements, const at::Tensor& t) {
-  if (t.numel() == 0) return std::nullopt;
-  Slices s;
-  for (const int64_t d : StorageOrder(t.sizes(), t.strides())) {
-    if (t.size(d) == 1) continue;
-    if (t.stride(d) == 0) continue;  // repeated
-    s.dims.push_back(d);
-  }
-  int64_t above = elements, offset = t.storage_offset();
-  for (const int64_t d : s.dims) {
-    const int64_t stride = t.stride(d);
-    if (above % stride != 0) return std::nullopt;
-    s.split.push_back(above / stride);
-    s.start.push_back(offset / stride);
-    if (s.start.back() + t.size(d) > s.split.back()) return std::nullopt;
-    offset %= stride;
-    above = stride;
-  }
-  s.split.push_back(above);
-  s.start.push_back(offset);
-  return offset < above ? std::optional<Slices>(std::move(s)) : std::nullopt;
-}
-
-// The view `t` of a value whose elements in storage order have the type `stored`.
-RecipePtr SlicedRecipe(RecipePtr r, TensorType stored, const Slices& s, const at::Tensor& t) {
-  const auto reshape = [&](at::IntArrayRef dims) {
-    const TensorType to{stored.dtype, Dims(dims.begin(), dims.end())};
-    if (!(to == stored)) r = Step(std::move(r), ViewOp::kReshape, {}, stored, to);
-    stored = to;
-  };
-  reshape(s.split);
-  for (size_t i = 0; i < s.split.size(); ++i) {
-    const int64_t length = i < s.dims.size() ? t.size(s.dims[i]) : 1;
-    if (length == s.split[i]) continue;
-    TensorType part = stored;
-    part.dims[i] = length;
-    r = Step(std::move(r), ViewOp::kSlice,
-             {static_cast<int64_t>(i), s.start[i], s.start[i] + length, 1}, stored, part);
-    stored = part;
-  }
-  std::vector<int64_t> sizes, order(s.dims.size());
-  for (const int64_t d : s.dims) sizes.push_back(t.size(d));
-  reshape(sizes);
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](int64_t a, int64_t b) { return s.dims[a] < s.dims[b]; });
-  r = PermuteTo(std::move(r), stored, order);
-  stored = ResultOf(r, stored);
-  std::vector<int64_t> once(t.sizes().begin(), t.sizes().end());
-  for (int64_t d = 0; d < t.dim(); ++d) {
-    if (t.stride(d) == 0) once[d] = 1;
-  }
-  reshape(once);
-  const TensorType result = TypeOf(t.scalar_type(), t.sizes());
-  return stored == result ? r : Step(std::move(r), ViewOp::kExpand, {}, stored, result);
-}
-
-}  // namespace
-
 RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& t) {
   const TensorType base = TypeOf(form.dtype, at::IntArrayRef(form.sizes.data(), form.sizes.size()));
   RecipePtr r = PermuteTo(nullptr, base,
                           StorageOrder(at::IntArrayRef(form.sizes.data(), form.sizes.size()),
                                        at::IntArrayRef(form.strides.data(), form.strides.size())));
-  const auto flipped = [&](RecipePtr chain) {
-    const TensorType type = TypeOf(t.scalar_type(), t.sizes());
-    if (t.is_conj()) chain = Step(std::move(chain), ViewOp::kConj, {}, type, type);
-    if (t.is_neg()) chain = Step(std::move(chain), ViewOp::kNeg, {}, type, type);
-    return chain;
-  };
-  const int64_t n = base.NumElements();
-  const auto bytes = t.numel() * static_cast<int64_t>(t.itemsize());
-  const bool dense = IsDense(t) && bytes == n * ByteSize(base.dtype);
-  if (form.dtype == t.scalar_type() && !dense) {
-    if (const std::optional<Slices> s = SlicesOf(n, t)) {
-      const TensorType stored = ResultOf(r, base);
-      return flipped(SlicedRecipe(std::move(r), stored, *s, t));
-    }
-  }
   // The elements in storage order, as one dimension, in the view's element type.
+  const int64_t n = base.NumElements();
   TensorType flat{base.dtype, {n}};
   if (!(ResultOf(r, base) == flat)) {
     const TensorType source = ResultOf(r, base);
@@ -329,7 +244,8 @@ RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& t) {
   }
   const TensorType result = TypeOf(t.scalar_type(), t.sizes());
   const std::vector<int64_t> order = StorageOrder(t.sizes(), t.strides());
-  if (dense) {
+  const bool whole = IsDense(t) && t.numel() == flat.dims[0];
+  if (whole) {
     TensorType stored{flat.dtype, {}};
     for (const int64_t d : order) stored.dims.push_back(t.size(d));
     if (!(stored == flat)) r = Step(std::move(r), ViewOp::kReshape, {}, flat, stored);
@@ -341,7 +257,9 @@ RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& t) {
     ints.insert(ints.end(), t.strides().begin(), t.strides().end());
     r = Step(std::move(r), ViewOp::kStrided, std::move(ints), flat, result);
   }
-  return flipped(std::move(r));
+  if (t.is_conj()) r = Step(std::move(r), ViewOp::kConj, {}, result, result);
+  if (t.is_neg()) r = Step(std::move(r), ViewOp::kNeg, {}, result, result);
+  return r;
 }
 
 at::Tensor ApplyOnHost(const Recipe& step, const at::Tensor& x) {

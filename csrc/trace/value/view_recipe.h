@@ -128,8 +128,8 @@ bool IsDense(const at::Tensor& tensor);
 BaseForm FormOf(const at::Tensor& tensor);
 BaseForm ContiguousForm(at::ScalarType dtype, at::IntArrayRef sizes);
 
-// The chain that makes `tensor` from the base by strides alone: reshapes, permutations and slices
-// if these suffice, otherwise kStrided (a gather over the base in storage order).
+// The chain that makes `tensor` from the base by strides alone: a permutation and a reshape if that
+// suffices, otherwise kStrided (a gather over the base in storage order).
 RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& tensor);
 
 // Applies a step to a host tensor, for values that are on the host already.

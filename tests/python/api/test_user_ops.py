@@ -2,6 +2,7 @@
 """Users' ops with an implementation for the CPU and no sharding rule run unsharded."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -330,11 +331,8 @@ def test_an_op_of_pytorch_without_a_rule_warns_if_it_is_not_small():
         print(size)
     """
     warnings = run_script(code, fresh=True).stderr
-    said = (
-        "aten::_add_relu.Tensor at <string>:5 has no sharding rule, so it runs unsharded on "
-        "gathered operands"
-    )
-    assert warnings.count(said) == 1, warnings
+    said = r"aten::_add_relu.Tensor( at <string>:5)? has no sharding rule, so it runs unsharded on "
+    assert len(re.findall(said, warnings)) == 1, warnings
 
 
 def test_an_op_without_a_rule_gives_one_warning():

@@ -175,7 +175,7 @@ for _ in range(2):
     try:
         step(1 << 24)
     except torch.OutOfMemoryError as error:
-        print(str(error)[-14:], flush=True)
+        print("(in process 1)" in str(error), flush=True)
     optimizer.zero_grad()
 print(first, step(16), flush=True)
 limit(None)
@@ -184,7 +184,7 @@ limit(None)
     for ended in job.run(script, 2, 100, SPMD_NUM_DEVICES="8", SPMD_TIMEOUT="20"):
         assert ended.code == 0, ended
         words = ended.out.split("\n")[1:4]
-        assert words[:2] == ["(in process 1)"] * 2, ended
+        assert words[:2] == ["True"] * 2, ended
         for got, wanted in zip(words[2].split(), losses):
             assert float(got) == pytest.approx(wanted, rel=1e-5), ended
 
@@ -196,7 +196,7 @@ def test_a_program_that_has_no_memory_can_be_run_again():
 try:
     lookup(1 << 26).item()
 except torch.OutOfMemoryError as error:
-    print(str(error)[-14:], flush=True)
+    print("(in process 1)" in str(error), flush=True)
 limit(None)
 print(lookup(1 << 26).item() - (1 << 26), flush=True)
 """,

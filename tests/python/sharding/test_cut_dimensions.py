@@ -340,38 +340,3 @@ def test_the_gradient_of_a_grid_stays_with_its_images(of_image):
     assert spmd.sharding_of(got[0]).spec == ("x", None, None, None)
     torch.testing.assert_close([t.cpu() for t in got], gradients("cpu"))
     assert _C.statistics()["host_fallbacks"] == before
-
-
-ROW = torch.randn(4096)
-STRIDED = {
-    "columns": lambda x: x.as_strided((64, 4), (64, 1)),
-    "columns from": lambda x: x.as_strided((64, 4), (64, 1), 60),
-    "every other column": lambda x: x.as_strided((64, 32), (64, 2), 1),
-    "every other row": lambda x: x.as_strided((32, 64), (128, 1)),
-    "transposed": lambda x: x.as_strided((60, 64), (1, 64), 2),
-    "split rows": lambda x: x.as_strided((16, 4, 64), (256, 64, 1)),
-    "an added dimension": lambda x: x.as_strided((64, 1, 3), (64, 7, 1), 5),
-    "repeated": lambda x: x.as_strided((64, 2, 3), (64, 0, 1), 5),
-}
-
-
-@pytest.mark.parametrize("name", STRIDED)
-def test_strides_of_a_slice_send_nothing(name):
-    view = STRIDED[name]
-    check(lambda x: view(x) * 2, [ROW.view(64, 64)], [("x", None)], mesh=(2,))
-
-
-@pytest.mark.parametrize("name", sorted(STRIDED.keys() - {"repeated"}))
-def test_a_write_through_strides_of_a_slice_sends_nothing(name):
-    def written(x):
-        x = x.clone()
-        STRIDED[name](x).mul_(3)
-        return x
-
-    check(written, [ROW.view(64, 64)], [("x", None)], mesh=(2,))
-
-
-def test_strides_that_are_no_slice_are_read_all_the_same():
-    windows = lambda x: x.as_strided((60, 8), (1, 4), 3) * 2  # noqa: E731
-    result, _ = run(windows, [ROW], [("x",)])
-    assert torch.equal(result, windows(ROW))

@@ -8,6 +8,7 @@ MATRIX = "one matrix: no batch to cut, and its rows and columns are needed whole
 PRODUCT = "both operands of a product are cut by the same axis: one is gathered"
 
 GATHERED: dict[str, str] = {
+    "argwhere": TOTALS,
     "corrcoef": PRODUCT,
     "cov": PRODUCT,
     "linalg_householder_product": MATRIX,
@@ -15,6 +16,7 @@ GATHERED: dict[str, str] = {
     "linalg_tensorsolve": MATRIX,
     "masked_scatter": "the source is gathered where it is smaller than the result",
     "nn_functional_pdist": "no rule: the distances of all pairs of rows, in one dimension",
+    "nonzero": TOTALS,
     "nonzero_static": TOTALS,
     "unique": SORTED,
     "unique_consecutive": TOTALS,
@@ -22,6 +24,8 @@ GATHERED: dict[str, str] = {
 
 
 IMAGE = "for images cut by rows or columns, which test_halos.py has, not by the first dimension"
+
+START = "where a start is given at run time: test_changing_starts.py"
 
 # Rules that nothing reaches.
 UNREACHED: dict[str, str] = {
@@ -32,4 +36,7 @@ UNREACHED: dict[str, str] = {
     "spmd::col2im": IMAGE,
     "spmd::im2col": IMAGE,
     "spmd::resample_dinput": IMAGE,
+    "spmd::roll_start": START,
+    "spmd::slice_part": START,
+    "spmd::slice_put_part": START,
 }
