@@ -27,8 +27,7 @@ PendingWork FindPendingWork(SessionState& state) {
   for (size_t k = 0; k < tape.inputs().size(); ++k) {
     const TapeInput& input = tape.inputs()[k];
     const bool is_free = needed.inputs[k] && input.mark == nullptr && !annotated[input.id] &&
-                         input.settled == nullptr && input.left == nullptr &&
-                         tape.value(input.id)->list == nullptr;
+                         input.settled == nullptr && input.left == nullptr;
     work.key.Mix(is_free ? 1 : 0);
     if (is_free) work.free.push_back({static_cast<int>(k), tape.type(input.id)});
   }
