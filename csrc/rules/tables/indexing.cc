@@ -90,7 +90,9 @@ constexpr Row Writes(absl::string_view op, FactorsFn factors, DecomposeFn by_par
   return MovesRows(op, factors).Types(SameTypes).Decomposes(by_part);
 }
 constexpr Row PutsAt(absl::string_view op) {
-  return Accumulates(Writes(op, IndexPut, IndexPutByPart)).DecomposesBatch(IndexPutByBatch);
+  return Accumulates(Writes(op, IndexPut, IndexPutByPart))
+      .DecomposesBatch(IndexPutByBatch)
+      .With(&OpFacts::rows, RowsByList::kWrites);
 }
 
 constexpr auto kIndexingRows = Rows(
@@ -120,6 +122,7 @@ constexpr auto kIndexingRows = Rows(
         .DecomposesBatch(IndexByBatch),
     Accumulates(Writes("aten::index_add", IndexAdd, IndexAddByPart).Jointly({0, 2}))
         .FailsOnIndices()
+        .With(&OpFacts::rows, RowsByList::kWrites)
         .With(&OpFacts::dims, DimsUse::kInDim),
     Writes("aten::index_copy", IndexCopy, IndexWriteByPart)
         .Jointly({0, 2})
