@@ -29,10 +29,15 @@ INTEGERS = (0, -1, "least", "greatest")
 # do not check them, and would read outside of the tensor.
 OWN_INDICES = ("max_pool", "median", "kthvalue", "mode", "cummax", "cummin", "sort", "topk")
 # What no sample leads to in a form of its own.
+WINDOWS = (
+    *(torch.bartlett_window, torch.blackman_window, torch.hamming_window, torch.hann_window),
+    *(torch.kaiser_window, torch.fft.fftfreq),
+)
 MORE = [
     call("remainder.Tensor", torch.rand(4), torch.zeros(4)),
     call("floor_divide", torch.rand(4), torch.zeros(4)),
     call("pow.Tensor_Scalar", torch.rand(4), -2),
+    *(call(lambda x, make=make: x * make(9, device=x.device), torch.rand(9)) for make in WINDOWS),
 ]
 
 
