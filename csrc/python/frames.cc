@@ -70,6 +70,22 @@ std::string CurrentLine() {
   return line;
 }
 
+bool IsRunning(const void* call) {
+  if (!Py_IsInitialized()) return true;
+  // Whoever asks may have released the GIL.
+  py::gil_scoped_acquire gil;
+  bool found = false;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  while (frame != nullptr && !found) {
+    found = frame == call;
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  Py_XDECREF(frame);
+  return found;
+}
+
 void Warn(const std::string& text) {
   if (!Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
@@ -129,6 +145,7 @@ trace::PythonHooks MakePythonHooks(std::vector<std::string> library_folders) {
   hooks.release_gil = &ReleaseGil;
   hooks.reacquire_gil = &ReacquireGil;
   hooks.current_line = &CurrentLine;
+  hooks.is_running = &IsRunning;
   hooks.warn = &Warn;
   hooks.signalled = &Signalled;
   hooks.raise_signal = &RaiseSignal;

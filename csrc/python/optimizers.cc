@@ -41,10 +41,10 @@ bool HasOurs(py::handle optimizer) {
   return has;
 }
 
-// Nothing for optimizers of other devices.
-std::optional<int64_t> OptimizerBegins(py::handle optimizer) {
+// Nothing for optimizers of other devices. `call` is the frame of the step.
+std::optional<int64_t> OptimizerBegins(py::handle optimizer, py::handle call) {
   if (!HasOurs(optimizer)) return std::nullopt;
-  return ValueOrThrow(Session::Get().OptimizerBegins(optimizer.ptr()));
+  return ValueOrThrow(Session::Get().OptimizerBegins(optimizer.ptr(), call.ptr()));
 }
 
 // The gradients on the device that the optimizer's parameters hold.
@@ -62,7 +62,7 @@ std::vector<at::Tensor> GradientsOf(py::handle optimizer) {
 }  // namespace
 
 void init_optimizers(py::module& m) {
-  m.def("optimizer_begins", &OptimizerBegins, py::arg("optimizer"));
+  m.def("optimizer_begins", &OptimizerBegins, py::arg("optimizer"), py::arg("call"));
   m.def("optimizer_stepped", [](py::handle optimizer) {
     ThrowIfError(Session::Get().OptimizerStepped(optimizer.ptr(), GradientsOf(optimizer)));
   });

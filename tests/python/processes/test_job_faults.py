@@ -22,7 +22,8 @@ SEEDS = int(os.environ.get("SPMD_TEST_FAULTS", "1"))
 FIRST = int(os.environ.get("SPMD_TEST_FIRST_FAULT", "0"))
 TIMEOUT = 4
 NAMED = (
-    r"the processes of the job differ|process \d+ is gone|process \d+.* has waited \d+ s|"
+    r"the processes of the job differ|process(es)? [\d, and]+ (is|are) gone|"
+    r"process \d+.* has waited \d+ s|"
     r"process \d+ was interrupted|process \d+ has ended|process \d+: "
     r"|\(in process \d+\)|out of memory|can't allocate memory"
 )
