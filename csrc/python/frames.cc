@@ -7,6 +7,7 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/processes.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/compat/python.h"
 #include "torch/csrc/Exceptions.h"
 #include "torch/csrc/utils/pybind.h"
 
@@ -20,11 +21,7 @@ std::vector<std::string>* g_library_folders = nullptr;
 // says yes.
 bool HoldsGil() {
   if (!Py_IsInitialized()) return false;
-#if PY_VERSION_HEX >= 0x030D0000
-  const PyThreadState* const current = PyThreadState_GetUnchecked();
-#else
-  const PyThreadState* const current = _PyThreadState_UncheckedGet();
-#endif
+  const PyThreadState* const current = compat::PythonThread();
   return current != nullptr && current == PyGILState_GetThisThreadState();
 }
 

@@ -5,7 +5,6 @@
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/alias_native.h>
 #include <ATen/ops/detach_native.h>
 #include <c10/core/AutogradState.h>
@@ -13,6 +12,7 @@
 #include <torch/library.h>
 
 #include "csrc/rules/registry.h"
+#include "csrc/trace/compat/device.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/dispatch/kernel.h"
@@ -119,7 +119,7 @@ int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at
   }
   if (mask.has_value() && mask->defined() && mask->requires_grad()) return math;
   for (const at::Tensor& t : {query, key, value}) {
-    if (t._fw_grad(0).defined()) return math;  // no forward-mode formula
+    if (HasTangent(t)) return math;  // no forward-mode formula
   }
   const auto size = [](const at::Tensor& t, int64_t d) { return t.sym_size(d); };
   if (size(query, 0) != size(key, 0) || size(key, 0) != size(value, 0)) return math;
@@ -216,7 +216,7 @@ void RegisterKernels() {
                                     __FILE__, __LINE__);
   device->impl("alias", TORCH_FN(AliasOrShard));
   device->impl("detach", TORCH_FN(DetachOrShard));
-  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&ChooseAttention);
+  compat::ChooseAttentionBy(&ChooseAttention);
 }
 
 }  // namespace spmd::trace

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
@@ -161,7 +162,7 @@ MarkPtr OwnMark(const at::Tensor& tensor) {
 // Whether a program computed the value, and it is not a parameter. A mark on another form of it
 // means the same whether that program has run or is pending.
 bool IsActivation(const at::Tensor& tensor) {
-  const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
+  const at::TensorBase& base = tensor.is_view() ? compat::BaseOf(tensor) : tensor;
   return BufferOf(tensor)->value()->origin_output >= 0 && !(base.requires_grad() && base.is_leaf());
 }
 

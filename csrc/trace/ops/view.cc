@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/ops/handlers.h"
 #include "csrc/trace/recorder/arguments.h"
 #include "csrc/trace/recorder/tensor.h"
@@ -133,8 +134,8 @@ void MakeViews(SessionState& state, const OpInfo& op, torch::jit::Stack* stack, 
   for (size_t k = 0; k < metas.size(); ++k) {
     at::Tensor view = NewView(self, metas[k]);
     // The dispatch keys were copied with the tensor's.
-    if (view.is_complex()) view._set_conj(self.is_conj() != flips.conj);
-    view._set_neg(self.is_neg() != flips.neg);
+    if (view.is_complex()) compat::SetConj(view, self.is_conj() != flips.conj);
+    compat::SetNeg(view, self.is_neg() != flips.neg);
     NoteRecipe(self, parent, source, view, step(args, source.dims, static_cast<int>(k)));
     views.push_back(std::move(view));
   }

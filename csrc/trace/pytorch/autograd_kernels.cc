@@ -2,7 +2,6 @@
 #include "csrc/trace/pytorch/autograd_kernels.h"
 
 #include <ATen/InferSize.h>
-#include <ATen/TensorUtils.h>
 #include <ATen/ops/_embedding_bag_ops.h>
 #include <ATen/ops/_reshape_copy.h>
 #include <ATen/ops/add.h>
@@ -22,6 +21,7 @@
 #include <tuple>
 #include <utility>
 
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/ops/equal_bags.h"
 #include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/gradients_on_device.h"
@@ -58,9 +58,7 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
   const auto plain = c10::asIntArrayRefSlowOpt(size);
   if (plain.has_value() && Buffer::IsOurs(self) && !self.is_contiguous() && IsNext(keys)) {
     const at::DimVector shape = at::infer_size_dv(*plain, self.numel());
-    if (!at::detail::computeStride(self.sizes(), self.strides(), shape).has_value()) {
-      return at::_reshape_copy(self, shape);
-    }
+    if (!compat::HasView(self, shape)) return at::_reshape_copy(self, shape);
   }
   return at::compositeimplicitautograd::reshape_symint(self, size);
 }

@@ -3,11 +3,10 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <typeinfo>
 
-#include "absl/algorithm/container.h"
+#include "csrc/trace/compat/autograd.h"
 
 namespace spmd::trace {
 
@@ -20,20 +19,13 @@ bool FillsLeaf() {
   return typeid(running) == typeid(torch::autograd::AccumulateGrad);
 }
 
-// Whether the running graph task is one of torch.autograd.grad, which captures gradients.
-bool ReturnsGradients() {
-  const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
-  return nodes != nullptr &&
-         absl::c_any_of(*nodes, [](const auto& node) { return node.second.captures_ != nullptr; });
-}
-
 }  // namespace
 
 void MicroSteps::Note(int64_t task, bool updates_first) {
   if (task < 0 || ending_task_ == task) return;
   if (last_task_ != task) {
     last_task_ = task;
-    returns_ = ReturnsGradients();
+    returns_ = compat::CapturesGradients();
     if (!returns_) ++passes_since_step_;
   }
   if (returns_) return;
