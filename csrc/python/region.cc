@@ -3,7 +3,6 @@
 #include "csrc/trace/recorder/region.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/sum.h>
@@ -358,8 +357,7 @@ class KnownRegion {
            !c10::impl::tls_is_dispatch_key_included(
                c10::DispatchKey::FuncTorchDynamicLayerFrontMode) &&
            !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) &&
-           at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
-           !torch::autograd::AnomalyMode::is_enabled() &&
+           !trace::NodesAreSeen() && !torch::autograd::AnomalyMode::is_enabled() &&
            std::all_of(tensors.begin(), tensors.end(),
                        [](const at::Tensor& t) { return trace::IsPlain(t); });
   }

@@ -108,7 +108,10 @@ at::Tensor ReshardWithGradient(c10::DispatchKeySet keys, const at::Tensor& x, st
     const at::AutoDispatchBelowADInplaceOrView below;
     return TheReshard().redispatch(keys & c10::after_autograd_keyset, x, mesh, spec);
   }();
-  if (gradient) autograd::set_history(result, node);
+  if (gradient) {
+    autograd::set_history(result, node);
+    ShowNode(node);
+  }
   if (HasTangent(x)) {
     result._set_fw_grad(TheReshard().call(x._fw_grad(/*level=*/0), mesh, spec), /*level=*/0,
                         /*is_inplace_op=*/false);

@@ -6,6 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+import torch_spmd as spmd
+from torch_spmd import P
+
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.autograd.graph, "node_creation_hook"), reason="PyTorch has no such hook"
 )
@@ -78,3 +81,49 @@ def test_a_hook_can_register_hooks_on_the_node():
     y.sum().backward()
     assert seen[:2] == [("TanhBackward0", "spmd"), ("MulBackward0", "spmd")]
     assert len(seen) == 3  # the leaf's
+
+
+def reachable(node):
+    found = {}
+    rest = [node]
+    while rest:
+        node = rest.pop()
+        if node is not None and node not in found:
+            found[node] = node.name()
+            rest.extend(following for following, _ in node.next_functions)
+    return sorted(found.values())
+
+
+def marked(x, mesh):
+    return spmd.reshard(x * 2, mesh, P("x", None)).tanh()
+
+
+def in_a_region(x, mesh):
+    return REGION(x) * 2
+
+
+REGION = spmd.shard_map(
+    lambda t: (t.tanh() * t).sin(), spmd.make_mesh((2,), ("x",)), P("x", None), P("x", None)
+)
+
+
+def call(function, *args):
+    """The result, and the names of the nodes that the hook saw."""
+    seen = []
+    with torch.autograd.graph.node_creation_hook(lambda node: seen.append(node.name())):
+        return function(*args), seen
+
+
+@pytest.mark.parametrize("function", [marked, in_a_region], ids=lambda f: f.__name__)
+def test_all_nodes_of_the_graph_are_seen(function):
+    mesh = spmd.make_mesh((2,), ("x",))
+    x = torch.randn(4, 4).to("spmd").requires_grad_()
+    for hooked in [True, False, False, False, False, True, False, True]:
+        if hooked:
+            result, seen = call(function, x, mesh)
+            assert sorted(seen) == reachable(result.grad_fn)
+            assert "TanhBackward0" in seen
+        else:
+            result = function(x, mesh)
+        result.sum().backward()
+        spmd.sync()
