@@ -19,7 +19,7 @@ def product(x, w):
 
 
 def layers(x, w):
-    y = F.layer_norm(F.gelu(F.linear(x, w, w[0])), w.shape[:1])
+    y = F.layer_norm(F.gelu(torch.addmm(w[0], x, w.t())), w.shape[:1])
     return F.cross_entropy(y.view(2, -1, 4).flatten(1), torch.arange(2, device=x.device))
 
 
@@ -98,6 +98,11 @@ def marked(x, mesh):
     return spmd.reshard(x * 2, mesh, P("x", None)).tanh()
 
 
+def linear(x, mesh):
+    """It is one op here (docs/design/0015-kernels-above-autograd.md), and two on the CPU."""
+    return F.linear(x, torch.eye(4, device="spmd")).tanh()
+
+
 def in_a_region(x, mesh):
     return REGION(x) * 2
 
@@ -114,11 +119,11 @@ def call(function, *args):
         return function(*args), seen
 
 
-@pytest.mark.parametrize("function", [marked, in_a_region], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [marked, linear, in_a_region], ids=lambda f: f.__name__)
 def test_all_nodes_of_the_graph_are_seen(function):
     mesh = spmd.make_mesh((2,), ("x",))
-    x = torch.randn(4, 4).to("spmd").requires_grad_()
     for hooked in [True, False, False, False, False, True, False, True]:
+        x = torch.randn(4, 4).to("spmd").requires_grad_()
         if hooked:
             result, seen = call(function, x, mesh)
             assert sorted(seen) == reachable(result.grad_fn)
