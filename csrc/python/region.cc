@@ -2,7 +2,6 @@
 // What manual regions (torch_spmd/manual.py) do at their borders.
 #include "csrc/trace/recorder/region.h"
 
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/sum.h>
 #include <c10/core/AutogradState.h>
@@ -342,8 +341,7 @@ class KnownRegion {
     return !tensors.empty() && entered_axes.empty() &&
            !at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) &&
            !compat::ModesSeeFunctions() && !c10::InferenceMode::is_enabled() &&
-           !compat::LevelsSeeOps() && !compat::PythonSeesOps() &&
-           at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
+           !compat::LevelsSeeOps() && !compat::PythonSeesOps() && !trace::NodesAreSeen() &&
            !torch::autograd::AnomalyMode::is_enabled() &&
            std::all_of(tensors.begin(), tensors.end(),
                        [](const at::Tensor& t) { return trace::IsPlain(t); });

@@ -121,6 +121,7 @@ void MakeNode(absl::Span<const at::Tensor> results, Forms forms, const autograd:
     node->forms.push_back(forms[k]);
     autograd::set_history(results[k], node);
   }
+  ShowNode(node);
 }
 
 at::Tensor InThreeOps(const at::Tensor& x, const LaneForm& form, bool to) {

@@ -109,7 +109,10 @@ at::Tensor ReshardWithGradient(c10::DispatchKeySet keys, const at::Tensor& x, st
     const at::AutoDispatchBelowADInplaceOrView below;
     return TheReshard().redispatch(keys & c10::after_autograd_keyset, x, mesh, spec);
   }();
-  if (gradient) autograd::set_history(result, node);
+  if (gradient) {
+    autograd::set_history(result, node);
+    ShowNode(node);
+  }
   if (HasTangent(x)) {
     compat::SetTangent(result, TheReshard().call(compat::TangentOf(x), mesh, spec));
   }

@@ -2,7 +2,6 @@
 #include "csrc/trace/api/shard_run.h"
 
 #include <ATen/Context.h>
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/sum.h>
@@ -157,8 +156,7 @@ bool ShardRun::ShowsAll() const { return at::sequence_number::peek() == next_nod
 
 void ShardRun::Check() {
   // Autocast looks at ops before they are noted.
-  if (ended_ || !ShowsAll() || at::autocast::is_autocast_enabled(kDeviceType) ||
-      !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) {
+  if (ended_ || !ShowsAll() || at::autocast::is_autocast_enabled(kDeviceType) || NodesAreSeen()) {
     End();
   }
 }

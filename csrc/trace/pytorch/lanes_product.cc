@@ -69,7 +69,10 @@ at::Tensor LanesProduct(const at::Tensor& matrix, const at::Tensor& lanes) {
     const at::AutoDispatchBelowADInplaceOrView below;
     return at::bmm(ForEachLane(matrix, lanes.size(0)), lanes);
   }();
-  if (gradient) autograd::set_history(result, node);
+  if (gradient) {
+    autograd::set_history(result, node);
+    ShowNode(node);
+  }
   return result;
 }
 

@@ -3,6 +3,9 @@
 
 #include <ATen/SavedTensorHooks.h>
 #include <c10/util/Exception.h>
+#if __has_include(<ATen/NodeCreationHooks.h>)
+#include <ATen/NodeCreationHooks.h>
+#endif
 
 #include <string_view>
 #include <utility>
@@ -73,9 +76,16 @@ void LeaveRegions(int64_t first_level) {
   }
 }
 
+bool NodesAreSeen() {
+#if __has_include(<ATen/NodeCreationHooks.h>)
+  if (!at::impl::NodeCreationHooks::empty()) return true;
+#endif
+  return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
+}
+
 void WatchRegion(const OpInfo& op, const CallArguments& args) {
   if (!op.written.empty() || op.must_run_on_host) ++ops_with_effects;
-  if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) ++ops_under_hooks;
+  if (NodesAreSeen()) ++ops_under_hooks;
   if (regions_checked == 0) return;
   for (size_t i = 0; i < args.values.size(); ++i) {
     const c10::IValue& value = args.values[i];
