@@ -23,10 +23,10 @@
 #include <utility>
 
 #include "csrc/trace/ops/equal_bags.h"
+#include "csrc/trace/ops/strided_windows.h"
 #include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/gradients_on_device.h"
 #include "csrc/trace/pytorch/lanes_product.h"
-#include "csrc/trace/pytorch/strided_windows.h"
 #include "csrc/trace/recorder/region.h"
 #include "csrc/trace/value/buffer.h"
 
@@ -114,6 +114,9 @@ at::Tensor AsStrided(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymI
   const bool known = sizes && strides && (!offset || !offset->is_symbolic());
   if (known && IsNextOfTracked(keys)) {
     const auto start = offset ? std::optional<int64_t>(offset->expect_int()) : std::nullopt;
+    if (std::optional<at::Tensor> slices = AsSlices(self, *sizes, *strides, start)) {
+      return *std::move(slices);
+    }
     if (std::optional<at::Tensor> windows = AsWindows(self, *sizes, *strides, start)) {
       return *std::move(windows);
     }
