@@ -2,6 +2,7 @@
 #include "csrc/trace/pytorch/autograd_kernels.h"
 
 #include <ATen/InferSize.h>
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/_embedding_bag_ops.h>
 #include <ATen/ops/_reshape_copy.h>
@@ -40,7 +41,7 @@ namespace {
 at::Tensor Linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
   const bool has_bias = bias.has_value() && bias->defined();
-  const bool dense = !keys.has(c10::DispatchKey::Sparse);
+  const bool dense = !keys.has(c10::DispatchKey::Sparse) && !keys.has(c10::DispatchKey::SparseCsr);
   if (dense && weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) &&
       !HasTangent(weight) && !(has_bias && HasTangent(*bias))) {
     // Most keys of autograd decompose linear. Nested tensors keep it whole, as the device does.
@@ -68,7 +69,9 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
 // One product of a sparse matrix and all matrices of a batch: a sparse one cannot be repeated for
 // each. nullopt for other operands.
 std::optional<at::Tensor> SparseProduct(const at::Tensor& a, const at::Tensor& b) {
-  const auto is_sparse = [](const at::Tensor& t) { return t.is_sparse() && t.dim() == 2; };
+  const auto is_sparse = [](const at::Tensor& t) {
+    return (t.is_sparse() || at::sparse_csr::is_sparse_compressed(t)) && t.dim() == 2;
+  };
   const auto is_batch = [](const at::Tensor& t) {
     return t.layout() == at::kStrided && t.dim() == 3;
   };
