@@ -59,8 +59,7 @@ void RefuseLayout(const c10::OperatorHandle& op, torch::jit::Stack*) {
                               " tensors are not supported on '", TheDevice(),
                               "'; keep them on the CPU");
 }
-constexpr char kCompressed[] = "sparse compressed", kNested[] = "nested",
-               kQuantized[] = "quantized";
+constexpr char kNested[] = "nested", kQuantized[] = "quantized";
 
 // Between the CPU and us, `.data =` and module.to may exchange the TensorImpl's contents, so that
 // parameters keep their identity and their ties. PyTorch asks this just before `from` takes the
@@ -74,7 +73,9 @@ bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from
   const auto ours_or_cpu = [](const at::Tensor& t) {
     return (t.device().type() == kDeviceType || t.device().is_cpu()) && t.layout() == at::kStrided;
   };
-  if (self.is_sparse() && from.is_sparse()) return self.device() == from.device();
+  if (self.layout() != at::kStrided && self.layout() == from.layout()) {
+    return self.device() == from.device();
+  }
   return ours_or_cpu(self) && ours_or_cpu(from);
 }
 
@@ -193,21 +194,10 @@ void RegisterKernels() {
   for (c10::RegistrationHandleRAII& handle : RegisterSparseKernels()) {
     handles->push_back(std::move(handle));
   }
-  refuse(DispatchKey::SparseCsrPrivateUse1,
-         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>());
   refuse(DispatchKey::NestedTensorPrivateUse1,
          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kNested>>());
   refuse(DispatchKey::QuantizedPrivateUse1,
          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kQuantized>>());
-  // Composed for every device of what is ordinary there: indices and values are strided tensors.
-  for (const char* form : {"compressed", "csr", "csc", "bsr", "bsc"}) {
-    for (const DispatchKey key : {DispatchKey::PrivateUse1, DispatchKey::SparseCsrPrivateUse1}) {
-      handles->push_back(dispatcher.registerImpl(
-          {c10::str("aten::_sparse_", form, "_tensor_unsafe"), ""}, key,
-          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>(), std::nullopt,
-          nullptr, "torch_spmd"));
-    }
-  }
   RegisterAutogradKernels();
   auto* library = new torch::Library(torch::Library::IMPL, "aten",
                                      c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);

@@ -37,9 +37,10 @@ std::string LayoutName(at::Layout layout) {
 absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
   if (Buffer::IsOurs(tensor)) return absl::OkStatus();
   if (tensor.layout() != at::kStrided) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        caller, " takes no sparse tensor; got one with layout ", LayoutName(tensor.layout()),
-        tensor.is_sparse() ? "; give it the values, t._values(), whose nnz can be sharded" : ""));
+    return absl::InvalidArgumentError(
+        absl::StrCat(caller, " takes no sparse tensor; got one with layout ",
+                     LayoutName(tensor.layout()), "; give it the values, t.",
+                     tensor.is_sparse() ? "_" : "", "values(), whose nnz can be sharded"));
   }
   return absl::InvalidArgumentError(absl::StrCat(caller, ": the tensor is on '",
                                                  tensor.device().str(),

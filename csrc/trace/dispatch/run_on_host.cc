@@ -77,10 +77,7 @@ at::Tensor Upload(const at::Tensor& host) {
   TORCH_CHECK_NOT_IMPLEMENTED(!host.is_nested(),
                               "torch_spmd: nested tensors are not supported on '", TheDevice(),
                               "'; keep them on the CPU");
-  if (host.is_sparse()) return host.to(TheDevice());
-  TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided, "torch_spmd: ", host.layout(),
-                              " tensors are not supported on '", TheDevice(),
-                              "'; keep them on the CPU");
+  if (host.layout() != c10::kStrided) return host.to(TheDevice());
   TensorMeta meta = TensorMeta::Of(host);
   meta.offset = 0;
   if (!host.is_non_overlapping_and_dense()) {

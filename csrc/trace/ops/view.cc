@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views. A view is a tensor on the same Storage, with the step that leads to it.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/ops/handlers.h"
+#include "csrc/trace/ops/strided_windows.h"
 #include "csrc/trace/recorder/arguments.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_state.h"
@@ -152,6 +154,20 @@ void RunView(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   MakeViews(state, op, stack, Step, {FlipsConj, FlipsNeg});
 }
 
+// Under inference_mode no kernel above has looked for slices.
+void RunAsStrided(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = PeekArguments(op, stack);
+  std::optional<at::Tensor> slices;
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    slices = AsSlices(args[0].toTensor(), args[1].toIntVector(), args[2].toIntVector(),
+                      args[3].toOptional<int64_t>());
+  }
+  if (!slices.has_value()) return MakeViews(state, op, stack, NoStep, {});
+  torch::jit::drop(*stack, op.args.size());
+  stack->push_back(*std::move(slices));
+}
+
 // squeeze_, t_, … give the same tensor other sizes and strides, as `view_op` would.
 void ChangeInPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack,
                    const OpInfo& view_op, StepFn step) {
@@ -197,7 +213,7 @@ constexpr HandlerRow kViewHandlers[] = {
     {"aten::_neg_view", &RunView<Only<ViewOp::kNeg>, false, true>, kReplayable},
     {"aten::_reshape_alias", &RunView<Only<ViewOp::kReshape>>, kReplayable},
     {"aten::_unsafe_view", &RunView<Only<ViewOp::kReshape>>, kReplayable},
-    {"aten::as_strided", &RunView<NoStep>, kReplayable},
+    {"aten::as_strided", &RunAsStrided, kReplayable},
     {"aten::as_strided_", &RunViewInPlace<kAsStrided, NoStep>},
     {"aten::diagonal", &RunView<DiagonalStep>, kReplayable},
     {"aten::expand", &RunView<Only<ViewOp::kExpand>>, kReplayable},
