@@ -3,6 +3,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#if __has_include(<ATen/NodeCreationHooks.h>)
+#include <ATen/NodeCreationHooks.h>
+#endif
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
@@ -62,6 +65,16 @@ inline bool CapturesGradients() {
   return nodes != nullptr && std::any_of(nodes->begin(), nodes->end(), [](const auto& node) {
            return node.second.captures_ != nullptr;
          });
+}
+
+// Whether hooks see new nodes (torch.autograd.graph.node_creation_hook, of PyTorch 2.14). Instead:
+// none. Without: the hooks do not see the nodes that a region leaves out.
+inline bool HooksSeeNodes() {
+#if __has_include(<ATen/NodeCreationHooks.h>)
+  return !at::impl::NodeCreationHooks::empty();
+#else
+  return false;
+#endif
 }
 
 }  // namespace spmd::compat

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/ops/strided_windows.h"
 
-#include <ATen/TensorUtils.h>
-
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/value/buffer.h"
 
 namespace spmd::trace {
@@ -20,9 +19,10 @@ std::optional<at::Tensor> AsSlices(const at::Tensor& self, at::IntArrayRef size,
       std::find(size.begin(), size.end(), 0) != size.end()) {
     return std::nullopt;
   }
-  const auto whole = at::detail::computeStride(self.sizes(), self.strides(), size);
-  const bool is_whole = rest == 0 && c10::multiply_integers(size) == self.numel();
-  if (is_whole && whole.has_value() && at::IntArrayRef(*whole) == stride) return self.view(size);
+  if (rest == 0 && c10::multiply_integers(size) == self.numel() && compat::HasView(self, size)) {
+    at::Tensor whole = self.view(size);
+    if (whole.strides() == stride) return whole;
+  }
   // Where the view starts in each dimension, and which of its dimensions is a slice of it.
   std::vector<int64_t> by_stride(own), start(own), of(own, -1), step(own, 1);
   std::iota(by_stride.begin(), by_stride.end(), 0);

@@ -3,9 +3,6 @@
 
 #include <ATen/SavedTensorHooks.h>
 #include <c10/util/Exception.h>
-#if __has_include(<ATen/NodeCreationHooks.h>)
-#include <ATen/NodeCreationHooks.h>
-#endif
 
 #include <string_view>
 #include <utility>
@@ -13,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "csrc/trace/compat/autograd.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/value/buffer.h"
 #include "csrc/trace/value/mark_notes.h"
@@ -77,10 +75,7 @@ void LeaveRegions(int64_t first_level) {
 }
 
 bool NodesAreSeen() {
-#if __has_include(<ATen/NodeCreationHooks.h>)
-  if (!at::impl::NodeCreationHooks::empty()) return true;
-#endif
-  return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
+  return compat::HooksSeeNodes() || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
 }
 
 void WatchRegion(const OpInfo& op, const CallArguments& args) {
