@@ -173,6 +173,35 @@ def test_batches_are_read_while_nobody_asks():
     assert eventually(lambda: len(data.asked) == 6)
 
 
+def test_python_ends_after_the_thread_of_an_epoch_that_was_left():
+    """A thread within a call of the device would end the process with an error."""
+    done = run_python(
+        "-c",
+        """
+import time
+import torch
+from torch.utils.data import DataLoader
+import torch_spmd as spmd
+
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        if i > 0:
+            time.sleep(0.5)
+            print("read", i, flush=True)
+        return torch.ones(2)
+
+
+next(iter(spmd.Loader(DataLoader(Slow()), prefetch=2)))
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "read 1\n"
+
+
 def test_no_thread_without_prefetch_or_after_the_end():
     def threads():
         return [t for t in threading.enumerate() if t.name == "torch_spmd.Loader"]

@@ -56,7 +56,8 @@ def test_every_header_and_name_of_the_sources_is_there(tool):
     assert facts["names"]["torch.distributed.checkpoint.save"].startswith("(state_dict")
     in_cpp = facts["names in C++"]
     assert {"bump_version", "_fw_grad", "key_set_"} <= in_cpp.keys()
-    assert set(in_cpp.values()) == {"there"}
+    # Headers and names of later versions: the door asks for them.
+    assert {name for name, said in in_cpp.items() if said != "there"} <= {"NodeCreationHooks"}
 
 
 def test_private_names_of_headers(tool, tmp_path):
