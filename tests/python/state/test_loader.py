@@ -174,7 +174,8 @@ def test_batches_are_read_while_nobody_asks():
 
 
 def test_python_ends_after_the_thread_of_an_epoch_that_was_left():
-    """A thread within a call of the device would end the process with an error."""
+    """A thread within a call of the device would end the process with an error. Here it drops the
+    batch that it holds; the script has dropped the two others."""
     done = run_python(
         "-c",
         """
@@ -184,22 +185,30 @@ from torch.utils.data import DataLoader
 import torch_spmd as spmd
 
 
-class Slow(torch.utils.data.Dataset):
+class Note:
+    def __del__(self):
+        time.sleep(0.3)
+        print("dropped", flush=True)
+
+
+class Rows(torch.utils.data.Dataset):
     def __len__(self):
         return 8
 
     def __getitem__(self, i):
-        if i > 0:
-            time.sleep(0.5)
-            print("read", i, flush=True)
-        return torch.ones(2)
+        return {"x": torch.ones(2), "note": Note()}
 
 
-next(iter(spmd.Loader(DataLoader(Slow()), prefetch=2)))
+mesh = spmd.make_mesh((2,), ("x",))
+host = DataLoader(Rows(), batch_size=None)
+batches = iter(spmd.Loader(host, {"x": None, "note": None}, mesh=mesh, prefetch=1))
+next(batches)
+time.sleep(1)
+del batches
 """,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "read 1\n"
+    assert done.stdout == "dropped\n" * 3
 
 
 def test_no_thread_without_prefetch_or_after_the_end():
