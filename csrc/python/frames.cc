@@ -48,39 +48,39 @@ std::string FileOf(PyFrameObject* frame) {
   return result;
 }
 
-std::string CurrentLine() {
-  if (!Py_IsInitialized()) return "";
+// Calls `visit` with the frames of this thread, innermost first, until it returns true. Whether it
+// did.
+template <typename Visit>
+bool AnyFrame(Visit&& visit) {
   // The binding that called the op has released the GIL.
   py::gil_scoped_acquire gil;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  std::string line;
-  while (frame != nullptr && line.empty()) {
-    std::string path = FileOf(frame);
-    if (IsUserFile(path)) {
-      line = path.substr(path.rfind('/') + 1) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
-    }
-    PyFrameObject* back = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = back;
-  }
-  Py_XDECREF(frame);
-  return line;
-}
-
-bool IsRunning(const void* call) {
-  if (!Py_IsInitialized()) return true;
-  // Whoever asks may have released the GIL.
-  py::gil_scoped_acquire gil;
   bool found = false;
-  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   while (frame != nullptr && !found) {
-    found = frame == call;
+    found = visit(frame);
     PyFrameObject* back = PyFrame_GetBack(frame);
     Py_DECREF(frame);
     frame = back;
   }
   Py_XDECREF(frame);
   return found;
+}
+
+std::string CurrentLine() {
+  if (!Py_IsInitialized()) return "";
+  std::string line;
+  AnyFrame([&](PyFrameObject* frame) {
+    const std::string path = FileOf(frame);
+    if (!IsUserFile(path)) return false;
+    line = path.substr(path.rfind('/') + 1) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+    return true;
+  });
+  return line;
+}
+
+bool IsRunning(const void* call) {
+  if (!Py_IsInitialized()) return true;
+  return AnyFrame([&](PyFrameObject* frame) { return frame == call; });
 }
 
 void Warn(const std::string& text) {
