@@ -32,7 +32,6 @@ namespace {
 
 constexpr c10::DispatchKeySet kComposed(c10::DispatchKey::SparseCsrCPU);
 
-bool IsOfRows(at::Layout layout) { return layout == at::kSparseCsr || layout == at::kSparseBsr; }
 bool IsOfBlocks(at::Layout layout) { return layout == at::kSparseBsr || layout == at::kSparseBsc; }
 
 // The parts of a compressed tensor as a coalesced one in coordinate form, whose sparse dimensions

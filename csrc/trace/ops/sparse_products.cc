@@ -48,9 +48,8 @@ Blocks BlocksOf(const at::Tensor& sparse) {
     return {indices.select(0, 0), indices.select(0, 1), sparse._values()};
   }
   const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(sparse);
-  const bool of_rows = sparse.layout() == at::kSparseCsr || sparse.layout() == at::kSparseBsr;
   const at::Tensor indices = at::_convert_indices_from_csr_to_coo(
-      compressed, plain, /*out_int32=*/false, /*transpose=*/!of_rows);
+      compressed, plain, /*out_int32=*/false, /*transpose=*/!IsOfRows(sparse.layout()));
   return {indices.select(0, 0), indices.select(0, 1), sparse.values()};
 }
 
