@@ -83,12 +83,20 @@ bool IsRunning(const void* call) {
   return AnyFrame([&](PyFrameObject* frame) { return frame == call; });
 }
 
+// Names the user's line, where there is one.
 void Warn(const std::string& text) {
   if (!Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
+  int level = 0;
+  const bool found = AnyFrame([&](PyFrameObject* frame) {
+    ++level;
+    return IsUserFile(FileOf(frame));
+  });
   // A filter that turns warnings into errors cannot stop the work in the middle of a cut: the error
   // is printed instead.
-  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) PyErr_WriteUnraisable(nullptr);
+  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), found ? level : 1) != 0) {
+    PyErr_WriteUnraisable(nullptr);
+  }
 }
 
 // Holds the exception of the thread whose wait was interrupted, between Signalled and RaiseSignal.

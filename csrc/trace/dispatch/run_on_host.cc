@@ -147,13 +147,14 @@ std::string BytesToString(int64_t bytes) {
 }
 
 // Warns once for each op that it ran on the host: its operands were gathered, and what was pending
-// ran first.
+// ran first. Nothing is said where no byte was copied.
 void SayOnce(SessionState& state, const OpInfo& op, const std::vector<c10::IValue>& args,
              const torch::jit::Stack& results) {
-  if (state.hooks.warn == nullptr || !state.diagnostics.FirstTime("on the host " + op.name)) return;
+  if (state.hooks.warn == nullptr) return;
   int64_t here = 0, back = 0;
   for (const c10::IValue& arg : args) here += BytesOf(arg);
   for (const c10::IValue& result : results) back += BytesOf(result);
+  if (here + back == 0 || !state.diagnostics.FirstTime("on the host " + op.name)) return;
   const bool users = !op.name.starts_with("aten::");
   state.hooks.warn(absl::StrCat(
       "torch_spmd: ", op.name, " runs on the host, at once and unsharded: ", BytesToString(here),

@@ -288,3 +288,14 @@ def test_an_op_on_the_host_is_said_once_with_its_bytes():
     assert len(lines) == 1, lines
     assert "aten::randperm runs on the host, at once and unsharded" in lines[0]
     assert "0 bytes were copied to the host, 400 bytes back" in lines[0]
+
+
+def test_a_warning_names_the_users_line(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, torch_spmd\ntorch.randperm(\n    200, dtype=torch.int16, device='spmd')\n"
+    )
+    done = run_python(str(script))
+    assert done.returncode == 0, done.stderr
+    warned = [t for t in done.stderr.splitlines() if "on the host" in t]
+    assert len(warned) == 1 and warned[0].startswith(f"{script}:2: UserWarning: "), done.stderr

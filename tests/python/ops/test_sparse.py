@@ -222,7 +222,6 @@ for _name in (
     UNARY[_name] = of_values(_name)
 
 
-@pytest.mark.filterwarnings("ignore:torch_spmd. aten..arange.start_out runs on the host")
 @pytest.mark.parametrize("name", UNARY)
 @pytest.mark.parametrize("which", ["matrix", "hybrid", "empty"])
 def test_ops_with_one_operand(name, which):

@@ -313,7 +313,6 @@ OF_CSR_ALONE = {
 NOT_OF_BLOCKS = {"dense plus it", "it plus dense"}
 
 
-@pytest.mark.filterwarnings("ignore:torch_spmd. aten..arange.start_out runs on the host")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", UNARY)
 def test_ops_with_one_operand(name, layout):

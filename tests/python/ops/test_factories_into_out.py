@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Factories with `out`: the numbers of PyTorch, on the device, in the type and layout of `out`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import torch_spmd as spmd
+from torch_spmd import P
+
+Fill = Callable[[torch.Tensor], torch.Tensor]
+FACTORIES: dict[str, Fill] = {
+    "arange": lambda out: torch.arange(12, out=out),
+    "arange from": lambda out: torch.arange(3, 15, out=out),
+    "arange by": lambda out: torch.arange(-3, 21, 2, out=out),
+    "eye": lambda out: torch.eye(3, out=out),
+    "eye of two sizes": lambda out: torch.eye(3, 4, out=out),
+    "full": lambda out: torch.full((3, 4), 7, out=out),
+    "linspace": lambda out: torch.linspace(0, 11, 12, out=out),
+    "linspace from": lambda out: torch.linspace(
+        torch.tensor(3.0, device=out.device), 11, 3, out=out
+    ),
+    "logspace": lambda out: torch.logspace(0, 2, 3, base=10, out=out),
+    "ones": lambda out: torch.ones(3, 4, out=out),
+    "range": lambda out: torch.range(1, 12, out=out),
+    "zeros": lambda out: torch.zeros(3, 4, out=out),
+}
+FLOATING: dict[str, Fill] = {
+    "fftfreq": lambda out: torch.fft.fftfreq(7, 0.5, out=out),
+    "rfftfreq": lambda out: torch.fft.rfftfreq(7, 0.5, out=out),
+    **{
+        name: lambda out, name=name: getattr(torch.ops.aten, name).out(7, out=out)
+        for name in (
+            *("bartlett_window", "blackman_window", "hamming_window"),
+            *("hann_window", "kaiser_window"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", FLOATING)
+def test_of_floating_types_are_pytorchs(name: str, dtype: torch.dtype) -> None:
+    assert_same(FLOATING[name], dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+def test_are_pytorchs(name: str, dtype: torch.dtype) -> None:
+    assert_same(FACTORIES[name], dtype)
+
+
+def assert_same(fill: Fill, dtype: torch.dtype) -> None:
+    """The same values and the same warnings, whatever sizes `out` has before."""
+    for size in [(0,), (12,), (3, 4)]:
+        filled, said = [], []
+        for device in ("cpu", "spmd"):
+            out = torch.zeros(size, dtype=dtype, device=device)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                assert fill(out) is out
+            filled.append(out)
+            said.append([str(w.message).partition("(Triggered")[0] for w in caught])
+        expected, ours = filled
+        assert ours.device.type == "spmd" and ours.shape == expected.shape
+        torch.testing.assert_close(ours.cpu(), expected)
+        assert said[0] == said[1]
+
+
+RANDOM: dict[str, Callable[..., torch.Tensor]] = {
+    "normal": lambda **where: torch.normal(1.0, 2.0, (3, 4), **where),
+    "rand": lambda **where: torch.rand(3, 4, **where),
+    "randint": lambda **where: torch.randint(2, 9, (3, 4), **where),
+    "randn": lambda **where: torch.randn(3, 4, **where),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_those_without_out(name: str) -> None:
+    torch.manual_seed(0)
+    expected = RANDOM[name](device="spmd", dtype=torch.float64)
+    torch.manual_seed(0)
+    out = torch.empty(0, dtype=torch.float64, device="spmd")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RANDOM[name](out=out)
+    assert torch.equal(out.cpu(), expected.cpu())
+
+
+def test_write_where_out_is_sharded() -> None:
+    mesh = spmd.make_mesh((4,), ("data",))
+    out = spmd.mark_sharding(torch.zeros(8, device="spmd"), mesh, P("data"))
+    torch.arange(8, out=out)
+    assert spmd.sharding_of(out).spec == P("data")
+    assert out.tolist() == list(range(8))
