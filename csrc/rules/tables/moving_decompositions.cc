@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "csrc/rules/tables/decompositions.h"
+#include "csrc/util/status.h"
 
 namespace spmd::rules {
 namespace {
