@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -39,11 +40,40 @@ class Chooser {
     GatherShared();
     CarryMovesOn();
     CarryGathersBack();
+    return Finish();
+  }
+
+  std::optional<Chosen> RunAs(const std::vector<SearchedPlan::Node>& earlier) && {
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
+      if (!IsEven(id, earlier[id])) return std::nullopt;
+      const std::optional<NodePlan>& plan =
+          memo_.Plan(graph_, graph_.node(id), factors_[id], earlier[id].choice, earlier[id].grid)
+              .plan;
+      if (!plan) return std::nullopt;
+      plan_.Adopt(id, *plan);
+    }
+    return Finish();
+  }
+
+ private:
+  Chosen Finish() {
     const double seconds = price_.Total();
     return {std::move(plan_).TakePlans(), seconds};
   }
 
- private:
+  // Whether all shards of each factor have one size. Otherwise their boundaries belong to the sizes
+  // for which they were chosen.
+  bool IsEven(ir::NodeId id, const SearchedPlan::Node& earlier) const {
+    const NodeFactors& nf = factors_[id];
+    const propagate::Cut& cut = earlier.choice.cut;
+    if (cut.size() != nf->factors.size()) return false;
+    for (size_t f = 0; f < cut.size(); ++f) {
+      const int64_t shards = graph_.grid(earlier.grid).size(cut[f].axes);
+      if (cut[f].chunk != 0 || nf->factors[f].size % shards != 0) return false;
+    }
+    return true;
+  }
+
   // Decides again, backward and forward in turns, what depends on decisions that have changed.
   void Sweep(int first) {
     const int n = graph_.num_nodes();
@@ -150,18 +180,14 @@ class Chooser {
   }
 
   void TryGather(ir::ValueId v, const std::set<ir::NodeId>& readers) {
-    std::vector<NodePlan> before;
-    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) before.push_back(plan_.of(id));
-    const double seconds = price_.Total();
+    plan_.BeginTrial();
     for (const ir::NodeId id : readers) {
       const NodePlan* const plan =
           Cheapest(id, [&](const NodePlan& p) { return ReadsWhole(id, p, v); });
       if (plan != nullptr) plan_.Adopt(id, *plan);
     }
     Sweep(/*first=*/0);
-    if (price_.Total() < seconds * (1 - 1e-9)) return;
-    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) plan_.Adopt(id, std::move(before[id]));
-    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) plan_.TakeNews(id);
+    KeepIfCheaper();
   }
 
   // If there is a move in front of a chain of views and casts and its inverse behind the chain, no
@@ -283,15 +309,15 @@ class Chooser {
   // there is one and the total becomes cheaper.
   template <typename Fn>
   void CarryFrom(ir::NodeId start, Fn&& admits) {
-    std::vector<std::pair<ir::NodeId, NodePlan>> before;
+    plan_.BeginTrial();
     std::set<ir::NodeId> todo = {start};
-    while (!todo.empty() && before.size() < kLongest) {
+    for (size_t adopted = 0; !todo.empty() && adopted < kLongest;) {
       const ir::NodeId id = *todo.begin();
       todo.erase(todo.begin());
       const ir::Node& node = graph_.node(id);
       const NodePlan* plan = Cheapest(id, [&](const NodePlan& p) { return admits(id, p); });
       if (plan == nullptr) continue;  // the move stays in front of this node
-      before.emplace_back(id, plan_.of(id));
+      ++adopted;
       plan_.Adopt(id, *plan);
       for (int r = 0; r < node.num_results; ++r) {
         const ir::ValueId v = node.first_result + r;
@@ -301,16 +327,20 @@ class Chooser {
         }
       }
     }
+    KeepIfCheaper();
+  }
+
+  // Ends a trial, and takes its changes back unless what they affect has become cheaper.
+  void KeepIfCheaper() {
+    PartialPlan::Changes changes = plan_.EndTrial();
     std::vector<ir::NodeId> nodes;
-    for (const auto& [id, plan] : before) nodes.push_back(id);
-    const double after_seconds = price_.Around(nodes);
-    for (auto& [id, plan] : before) {
-      NodePlan now = plan_.of(id);
-      plan_.Adopt(id, std::move(plan));
-      plan = std::move(now);
-    }
-    if (after_seconds < price_.Around(nodes) * (1 - 1e-9)) {
-      for (auto& [id, plan] : before) plan_.Adopt(id, std::move(plan));
+    for (const auto& [id, plan] : changes) nodes.push_back(id);
+    const double after = price_.Around(nodes);
+    plan_.Exchange(changes);
+    if (after < price_.Around(nodes) * (1 - 1e-9)) {
+      plan_.Exchange(changes);
+    } else {
+      plan_.ForgetNews();
     }
   }
 
@@ -326,6 +356,12 @@ class Chooser {
 
 Chosen Choose(const ir::Graph& graph, const std::vector<NodeFactors>& factors, PlanMemo& memo) {
   return Chooser(graph, factors, memo).Run();
+}
+
+std::optional<Chosen> ChooseAs(const std::vector<SearchedPlan::Node>& earlier,
+                               const ir::Graph& graph, const std::vector<NodeFactors>& factors,
+                               PlanMemo& memo) {
+  return Chooser(graph, factors, memo).RunAs(earlier);
 }
 
 }  // namespace spmd::partition

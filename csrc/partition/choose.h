@@ -12,10 +12,12 @@
 // the graph alone.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
+#include "csrc/partition/earlier_plans.h"
 #include "csrc/partition/plan_memo.h"
 #include "csrc/propagate/graph_factors.h"
 
@@ -30,5 +32,11 @@ struct Chosen {
 // (Propagate has run).
 Chosen Choose(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
               PlanMemo& memo);
+// The plans of an earlier search, without a search. nullopt if one of them is not legal for the
+// sizes of `graph`, or if shards would differ in size. Requires also: `earlier` is of a graph with
+// the same ops.
+std::optional<Chosen> ChooseAs(const std::vector<SearchedPlan::Node>& earlier,
+                               const ir::Graph& graph,
+                               const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo);
 
 }  // namespace spmd::partition

@@ -89,14 +89,21 @@ bool SameAnnotations(const ir::Graph& a, const ir::Graph& b) {
   return true;
 }
 
+// A plan, and where the search that found it set out.
+struct Found {
+  Chosen chosen;
+  propagate::Preference preference = propagate::Preference::kActivations;
+  std::vector<propagate::Proposal> proposals;
+};
+
 // Local search finds the optimum nearest its start. Starts differ if the batch and a weight compete
 // for an axis, or if no annotation brings an axis to a contraction. This tries the start that
-// propagation finds with `preference` and `proposals`. The cheaper plan is kept in `chosen`, and
+// propagation finds with `preference` and `proposals`. The cheaper plan is kept in `found`, and
 // the annotations from which it was found in `out`. If `keeping` is set, the new plan must keep its
 // cuts of contractions.
 void TryFrom(propagate::Preference preference, absl::Span<const propagate::Proposal> proposals,
              Compiled& out, const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo,
-             Chosen& chosen, bool* preference_decided = nullptr,
+             Found& found, bool* preference_decided = nullptr,
              const std::vector<NodePlan>* keeping = nullptr) {
   ir::Graph graph = out.graph;
   propagate::Reasons reasons;
@@ -104,31 +111,64 @@ void TryFrom(propagate::Preference preference, absl::Span<const propagate::Propo
   propagate::Propagate(graph, factors, reasons, preference, proposals, preference_decided);
   if (SameAnnotations(graph, out.graph)) return;
   Chosen other = Choose(graph, factors, memo);
-  if (other.seconds >= chosen.seconds * (1 - 1e-9)) return;
+  if (other.seconds >= found.chosen.seconds * (1 - 1e-9)) return;
   if (keeping != nullptr && !KeepsCuts(factors, *keeping, other.plans)) return;
-  chosen = std::move(other);
+  found = {std::move(other), preference, {proposals.begin(), proposals.end()}};
   out.graph = std::move(graph);
   out.reasons = std::move(reasons);
 }
 
 // `preference_decided`: whether the preference decided anything in the propagation that led to
-// `chosen`. If it did not, the other preference would propose the same.
+// `found`. If it did not, the other preference would propose the same.
 void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& factors,
-                    PlanMemo& memo, bool preference_decided, Chosen& chosen) {
+                    PlanMemo& memo, bool preference_decided, Found& found) {
   using propagate::Preference;
-  if (preference_decided) TryFrom(Preference::kLarger, {}, out, factors, memo, chosen);
+  if (preference_decided) TryFrom(Preference::kLarger, {}, out, factors, memo, found);
   const auto share_by = [&](Share share) {
-    return ShareRepeatedWork(out.graph, factors, chosen.plans, share);
+    return ShareRepeatedWork(out.graph, factors, found.chosen.plans, share);
   };
   const std::vector<propagate::Proposal> whole = share_by(Share::kWhole);
   if (whole.empty()) return;
   const std::vector<propagate::Proposal> batch = share_by(Share::kBatch);
-  const std::vector<NodePlan> before = chosen.plans;
+  const std::vector<NodePlan> before = found.chosen.plans;
   bool decided = false;
-  TryFrom(Preference::kActivations, whole, out, factors, memo, chosen, &decided);
-  if (decided) TryFrom(Preference::kLarger, whole, out, factors, memo, chosen);
+  TryFrom(Preference::kActivations, whole, out, factors, memo, found, &decided);
+  if (decided) TryFrom(Preference::kLarger, whole, out, factors, memo, found);
   if (batch.empty()) return;
-  TryFrom(Preference::kActivations, batch, out, factors, memo, chosen, nullptr, &before);
+  TryFrom(Preference::kActivations, batch, out, factors, memo, found, nullptr, &before);
+}
+
+// The plan that an earlier search found for other sizes, or nullopt if it does not fit.
+std::optional<Chosen> TakeOver(const SearchedPlan& earlier, Compiled& out,
+                               const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo) {
+  ir::Graph graph = out.graph;
+  propagate::Reasons reasons = out.reasons;
+  if (earlier.preference != propagate::Preference::kActivations || !earlier.proposals.empty()) {
+    reasons = {};
+    ForgetDerived(graph);
+    propagate::Propagate(graph, factors, reasons, earlier.preference, earlier.proposals);
+  }
+  if (!Fits(earlier, graph)) return std::nullopt;
+  std::optional<Chosen> chosen = ChooseAs(earlier.nodes, graph, factors, memo);
+  if (!chosen) return std::nullopt;
+  out.graph = std::move(graph);
+  out.reasons = std::move(reasons);
+  return chosen;
+}
+
+// What a later graph takes over.
+std::shared_ptr<const SearchedPlan> ForLater(const ir::Graph& graph, const Found& found) {
+  auto searched = std::make_shared<SearchedPlan>();
+  searched->preference = found.preference;
+  searched->proposals = found.proposals;
+  for (const NodePlan& plan : found.chosen.plans) {
+    searched->nodes.push_back({plan.grid, plan.choice});
+  }
+  for (const ir::ValueId v : graph.inputs()) {
+    searched->inputs.push_back(graph.value(v).annotation->sharding);
+  }
+  searched->ops = OpsOf(graph);
+  return searched;
 }
 
 // Whether any axis is in use. A graph without axes needs no plan: everything is one tile.
@@ -310,8 +350,8 @@ absl::Status ReorderAll(Pipeline& pipeline, Planning& planning) {
 }
 
 // Decomposes and chooses.
-absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, MoveMemo& moves,
-                      bool sharded, Planning& planning) {
+absl::Status PlanFrom(Pipeline& pipeline, MoveMemo& moves, bool sharded,
+                      const SearchedPlan* earlier, Planning& planning) {
   Compiled& out = planning.out;
   // A decomposition brings new values. They are propagated to in turn, and may have a sharded whole
   // factor themselves.
@@ -327,10 +367,18 @@ absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, MoveM
   }
   return pipeline.Pass("choose", [&]() -> absl::Status {
     PlanMemo memo(moves);
-    Chosen chosen = Choose(out.graph, planning.factors, memo);
-    if (sharded) TryOtherStarts(out, planning.factors, memo, planning.preference_decided, chosen);
-    planning.plans = std::move(chosen.plans);
-    planning.seconds = chosen.seconds;
+    std::optional<Chosen> chosen;
+    if (earlier != nullptr) chosen = TakeOver(*earlier, out, planning.factors, memo);
+    if (!chosen) {
+      Found found{.chosen = Choose(out.graph, planning.factors, memo)};
+      if (sharded) {
+        TryOtherStarts(out, planning.factors, memo, planning.preference_decided, found);
+        out.searched = ForLater(out.graph, found);
+      }
+      chosen = std::move(found.chosen);
+    }
+    planning.plans = std::move(chosen->plans);
+    planning.seconds = chosen->seconds;
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
       const NodePlan& plan = planning.plans[id];
       out.graph.SetCut(id, plan.grid, ToFactorCuts(plan.choice));
@@ -349,7 +397,6 @@ int64_t BytesOnWires(const program::Program& program) {
 // `from` is what it was before it was planned.
 absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Planning from,
                            Planning& planning) {
-  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
   const machine::Machine limited = Limited(options);
   if (planning.out.gathered_again.bytes_after <= MemoryToFill(limited)) return absl::OkStatus();
   std::vector<std::pair<std::string, std::string>> dumps;
@@ -364,7 +411,7 @@ absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Plann
   if (from.out.in_rings.ops.empty()) return absl::OkStatus();
   SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, from));
   SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, from));
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, /*sharded=*/true, from));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, /*sharded=*/true, /*earlier=*/nullptr, from));
   SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, quiet, from.factors, std::move(from.plans), from.out));
   InRings& done = from.out.in_rings;
   done.bytes_before = planning.out.gathered_again.bytes_after;
@@ -391,7 +438,6 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
 
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options,
                                  MoveMemo& moves) {
-  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
   Planning planning{.out = Begin(graph)};
   Pipeline pipeline(options, planning.out);
   SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, planning.out));
@@ -402,7 +448,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
     if (Limited(options).memory_bytes > 0 && MayGoInRings(planning.out.graph)) before = planning;
   }
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, sharded, planning));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, sharded, options.earlier.get(), planning));
   SPMD_RETURN_IF_ERROR(
       LowerPlans(pipeline, options, planning.factors, std::move(planning.plans), planning.out));
   if (before.has_value()) {

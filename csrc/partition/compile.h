@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
+#include "csrc/partition/earlier_plans.h"
 #include "csrc/partition/gather_again.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/rings.h"
@@ -27,6 +29,9 @@ struct CompileOptions {
   bool verify = false;
   // Gathers of more bytes per device than this cause a warning if the work behind them is repeated.
   int64_t warn_gather_bytes = int64_t{16} << 20;
+  // The plan of a graph that differs from this one only in sizes (EarlierPlans), or null. It is
+  // taken over instead of a search, if the first passes make a graph with the same ops from both.
+  std::shared_ptr<const SearchedPlan> earlier;
   // Collectives of one kind are merged into instructions of at most this many bytes. 0: so many
   // that starting them takes a small part of the time (order.h).
   int64_t merge_cap_bytes = 0;
@@ -41,6 +46,7 @@ struct Compiled {
   std::vector<Warning> warnings;
   GatheredAgain gathered_again;
   InRings in_rings;
+  std::shared_ptr<const SearchedPlan> searched;  // null if there was no search
   std::vector<std::string> decomposed;  // ops decomposed: a factor that they need whole was sharded
   // By output: if it merges dimensions of which a later one is sharded, the sizes of the view as
   // which it is computed; otherwise empty. A graph that returns that view instead sends nothing for

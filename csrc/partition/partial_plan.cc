@@ -62,9 +62,27 @@ void PartialPlan::Adopt(ir::NodeId id, NodePlan plan) {
     grid_of_[v] = grid;
     for (ir::NodeId user : users_[v]) has_news_[user] = true;
   }
+  if (!in_trial_.empty() && !std::exchange(in_trial_[id], 1)) {
+    changes_.emplace_back(id, std::move(plans_[id]));
+  }
   plans_[id] = std::move(plan);
   decided_[id] = true;
   if (!reads_alike) TellOfReading(id);
+}
+
+PartialPlan::Changes PartialPlan::EndTrial() {
+  in_trial_.clear();
+  return std::exchange(changes_, {});
+}
+
+void PartialPlan::Exchange(Changes& changes) {
+  const std::vector<uint8_t> news = has_news_;
+  for (auto& [id, plan] : changes) {
+    NodePlan now = plans_[id];
+    Adopt(id, std::move(plan));
+    plan = std::move(now);
+  }
+  has_news_ = news;
 }
 
 // Marks what depends on how the node reads its operands as changed: the nodes that produce them,

@@ -3,6 +3,7 @@
 // far, and which decisions are out of date.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -44,6 +45,15 @@ class PartialPlan {
   void Adopt(ir::NodeId id, NodePlan plan);
   // Whether anything on which the node's decision depends has changed since the last call.
   bool TakeNews(ir::NodeId id) { return std::exchange(has_news_[id], 0) != 0; }
+  void ForgetNews() { std::fill(has_news_.begin(), has_news_.end(), 0); }
+
+  // From BeginTrial to EndTrial, the plan of each node that adopts another one is kept. Requires:
+  // every node is decided, and no trial is under way.
+  using Changes = std::vector<std::pair<ir::NodeId, NodePlan>>;  // a node and its plan before
+  void BeginTrial() { in_trial_.assign(plans_.size(), 0); }
+  Changes EndTrial();
+  // Exchanges the plans of the nodes with those in `changes`. This is no news for any node.
+  void Exchange(Changes& changes);
 
   std::vector<NodePlan> TakePlans() && { return std::move(plans_); }
 
@@ -59,6 +69,9 @@ class PartialPlan {
   std::vector<int> grid_of_;                    // by value
   std::vector<NodePlan> plans_;                 // by node
   std::vector<uint8_t> decided_, has_news_;     // by node
+  std::vector<uint8_t>
+      in_trial_;     // by node: whether it has changed in the trial; empty without one
+  Changes changes_;  // of the trial
 };
 
 }  // namespace spmd::partition

@@ -13,8 +13,9 @@ namespace spmd::trace {
 
 struct CompiledProgram {
   int64_t number = 0;
-  ir::Graph traced;              // as lowered from the tape
-  partition::Compiled compiled;  // its `program` was moved into `loaded`
+  ir::Graph traced;                                        // as lowered from the tape
+  partition::Compiled compiled;                            // its `program` was moved into `loaded`
+  std::shared_ptr<const partition::SearchedPlan> earlier;  // that was taken over, or null
   // If false, `compiled` lacks its graph and reasons, which take as long to make as the program
   // itself and are made on demand.
   bool explained = true;

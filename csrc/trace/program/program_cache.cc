@@ -117,6 +117,7 @@ void ProgramCache::Clear() {
   bytes_ = 0;
   by_key_.clear();
   loose_.clear();
+  plans_.Clear();
 }
 
 std::string ProgramCache::Difference(const Tape& tape) const {

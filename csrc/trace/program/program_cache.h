@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/partition/earlier_plans.h"
 #include "csrc/trace/op/hash.h"
 #include "csrc/trace/program/compiled_program.h"
 #include "csrc/trace/program/lower.h"
@@ -83,6 +84,8 @@ class ProgramCache {
   // How the tape differs from the cached program that is most like it.
   std::string Difference(const Tape& tape) const;
   void Clear();
+  // Plans for graphs of other sizes.
+  partition::EarlierPlans& plans() { return plans_; }
   // All programs, the last used first.
   const std::list<CachedProgramPtr>& recent() const { return recent_; }
   int64_t bytes() const { return bytes_; }
@@ -104,6 +107,7 @@ class ProgramCache {
   absl::flat_hash_map<Hash128, std::vector<CachedProgramPtr>> by_key_;
   absl::flat_hash_map<Hash128, std::weak_ptr<const Recording>> loose_;
   std::deque<std::weak_ptr<CompiledProgram>> explained_;
+  partition::EarlierPlans plans_;
 };
 
 }  // namespace spmd::trace

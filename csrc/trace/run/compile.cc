@@ -108,9 +108,15 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
 
   start = Clock::now();
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  const partition::CompileOptions options = CompileOptionsFor(state, *backend);
+  partition::CompileOptions options = CompileOptionsFor(state, *backend);
+  partition::EarlierPlans& plans = state.programs.plans();
   const auto compile = [&]() -> absl::Status {
+    auto form = partition::EarlierPlans::FormOf(program->traced, *options.machine);
+    program->earlier = options.earlier = plans.Find(form);
     SPMD_ASSIGN_OR_RETURN(program->compiled, partition::Compile(program->traced, options));
+    if (program->compiled.searched) {
+      plans.Add(std::move(form), std::exchange(program->compiled.searched, nullptr));
+    }
     return absl::OkStatus();
   };
   SPMD_RETURN_IF_ERROR(compile());
@@ -176,8 +182,9 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
 absl::Status Explain(SessionState& state, const std::shared_ptr<CompiledProgram>& program) {
   if (program->explained) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
-                        partition::Compile(program->traced, CompileOptionsFor(state, *backend)));
+  partition::CompileOptions options = CompileOptionsFor(state, *backend);
+  options.earlier = program->earlier;
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(program->traced, options));
   program->compiled.graph = std::move(compiled.graph);
   program->compiled.reasons = std::move(compiled.reasons);
   program->compiled.times = std::move(compiled.times);
