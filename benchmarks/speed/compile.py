@@ -60,7 +60,7 @@ def recurrent_seconds(forget: bool) -> Callable[[], float]:
     head = nn.Linear(128, 4).to("spmd")
     spmd.mark_sharding(head.weight, mesh, (None, "model"))
     optimizer = torch.optim.SGD([*lstm.parameters(), *head.parameters()], 0.1)
-    batches = itertools.cycle(range(64, 128, 8))
+    batches = itertools.cycle(range(1024 if forget else 1032, 2048, 16))
 
     def timed() -> float:
         x = torch.randn(next(batches), 40, 64).to("spmd")
