@@ -141,15 +141,18 @@ void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& fa
 // The plan that an earlier search found for other sizes, or nullopt if it does not fit.
 std::optional<Chosen> TakeOver(const SearchedPlan& earlier, Compiled& out,
                                const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo) {
-  ir::Graph graph = out.graph;
-  propagate::Reasons reasons = out.reasons;
-  if (earlier.preference != propagate::Preference::kActivations || !earlier.proposals.empty()) {
-    reasons = {};
-    ForgetDerived(graph);
-    propagate::Propagate(graph, factors, reasons, earlier.preference, earlier.proposals);
+  const auto take = [&](const ir::Graph& graph) -> std::optional<Chosen> {
+    if (!Fits(earlier, graph)) return std::nullopt;
+    return ChooseAs(earlier.nodes, graph, factors, memo);
+  };
+  if (earlier.preference == propagate::Preference::kActivations && earlier.proposals.empty()) {
+    return take(out.graph);
   }
-  if (!Fits(earlier, graph)) return std::nullopt;
-  std::optional<Chosen> chosen = ChooseAs(earlier.nodes, graph, factors, memo);
+  ir::Graph graph = out.graph;
+  propagate::Reasons reasons;
+  ForgetDerived(graph);
+  propagate::Propagate(graph, factors, reasons, earlier.preference, earlier.proposals);
+  std::optional<Chosen> chosen = take(graph);
   if (!chosen) return std::nullopt;
   out.graph = std::move(graph);
   out.reasons = std::move(reasons);
