@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layouts in which gradients leave a program.
 //
-// An output without `becomes` may leave in any layout. If a backward pass computes it, what follows
+// An output without `becomes` may leave in any layout. If a backward pass computes it (and not for a
+// leaf, whose mark it has), what follows
 // is most likely the update of a parameter of its type, in another program: of an optimizer that
 // reads a number first, or behind a norm that the script has read. So it leaves in a layout of the
 // graph's inputs of this type where that sends no more bytes than to leave it as it is made:

@@ -39,8 +39,12 @@ class Lowering {
     for (const OutputSpec& o : outputs) {
       ir::Output output{values_[o.value]};
       if (!o.apart.empty()) output.value = Apart(output.value, o.apart);
+      if (o.like != nullptr) {
+        SPMD_ASSIGN_OR_RETURN(output.value, Like(output.value, *o.like));
+      }
       if (o.becomes != kNoId) output.becomes = values_[o.becomes];
       output.may_stay_unreduced = o.may_stay_unreduced;
+      output.held = o.held;
       result_.graph.AddOutput(output);
     }
     return std::move(result_);
@@ -58,6 +62,7 @@ class Lowering {
       result_.inputs.push_back(static_cast<int>(i));
       if (input.mark != nullptr) {
         SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(*input.mark, type.rank(), options_));
+        a.of_parameter = input.mark->of_parameter;
         result_.graph.Annotate(v, std::move(a));
       } else if (const LayoutPtr& layout = input.LayoutToTake(overwritten[i])) {
         for (size_t g = 0; g < options_.grids->grids.size(); ++g) {
@@ -74,6 +79,20 @@ class Lowering {
 
   ir::ValueId Apart(ir::ValueId v, const Dims& dims) {
     return OwnBuilder().View(v, {dims.begin(), dims.end()});
+  }
+
+  // A copy with the mark, so that the value itself is as the program computes it.
+  absl::StatusOr<ir::ValueId> Like(ir::ValueId v, const Mark& mark) {
+    const TensorType type = result_.graph.type(v);
+    SPMD_ASSIGN_OR_RETURN(ir::Annotation annotation, AnnotationOf(mark, type.rank(), options_));
+    ir::Graph::NodeSpec spec{.op = "aten::alias", .operands = {v}};
+    if (const ir::NodeId maker = result_.graph.value(v).producer; maker != ir::kNoNode) {
+      spec.task = result_.graph.node(maker).task;
+      spec.source = result_.graph.node(maker).source;
+    }
+    const ir::ValueId copy = result_.graph.Add(std::move(spec), type);
+    result_.graph.Annotate(copy, std::move(annotation));
+    return copy;
   }
 
   // For ops that no call has recorded.

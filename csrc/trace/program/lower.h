@@ -22,6 +22,8 @@ struct OutputSpec {
   // with the sizes `apart`. If these are empty, it returns the value as it is.
   bool may_be_apart = false;
   Dims apart = {};
+  MarkPtr like = nullptr;  // the mark of the parameter that it is the gradient of, or null
+  bool held = false;       // see ir::Output
 };
 
 // By input of the tape: whether an output takes its Buffer.

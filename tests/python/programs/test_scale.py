@@ -87,3 +87,35 @@ def test_300_launches_that_nobody_waits_for(devices):
         spmd.sync()
     assert _C.statistics()["runs"] - before == 300
     torch.testing.assert_close(x.cpu(), torch.ones(devices, 3))
+
+
+@pytest.mark.parametrize("pending", [10, 300])
+def test_a_question_about_pending_values_is_planned_once(pending):
+    def plans():
+        return _C.statistics()["plans_of_pending"]
+
+    mesh = spmd.make_mesh((2, 2), ("a", "b"))
+    x = spmd.mark_sharding(torch.rand(8, 8, device="spmd"), mesh, ("a", None))
+    spmd.sync()
+    values = [x * 1.5]
+    before = plans()
+    for _ in range(pending):
+        values.append(values[-1] * 1.5)
+        assert spmd.mark_of(values[-1]) is None
+        assert (values[-1].shape, values[-1].device.type) == (x.shape, "spmd")
+    assert plans() == before
+    for value in (*values, values[-1].t()):
+        assert "a" in spmd.sharding_of(value).spec
+    assert plans() == before + 1
+    values.append(values[-1].sum(0))  # what is recorded,
+    assert spmd.sharding_of(values[-1]).spec == spmd.P(None)
+    assert plans() == before + 2
+    del values[-1], values[3]  # dropped
+    assert spmd.sharding_of(values[-1]).spec == spmd.P("a", None)
+    assert plans() == before + 3
+    spmd.mark_sharding(values[-1], mesh, (None, "b"))  # and marked may change the answer
+    assert spmd.sharding_of(values[-2]).is_provisional
+    assert plans() == before + 4
+    spmd.sync()
+    assert not spmd.sharding_of(values[-2]).is_provisional
+    assert plans() == before + 4
