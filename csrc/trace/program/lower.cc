@@ -36,6 +36,12 @@ class Lowering {
       if (needed_.records[r]) LowerRecord(static_cast<int>(r));
     }
     SPMD_RETURN_IF_ERROR(LowerMarks());
+    used_.resize(result_.graph.num_values());
+    for (const ir::Node& node : result_.graph.nodes()) {
+      for (const ir::ValueId v : node.operands) {
+        if (v != ir::kNoValue) used_[v] = true;
+      }
+    }
     for (const OutputSpec& o : outputs) {
       ir::Output output{values_[o.value]};
       if (!o.apart.empty()) output.value = Apart(output.value, o.apart);
@@ -81,10 +87,19 @@ class Lowering {
     return OwnBuilder().View(v, {dims.begin(), dims.end()});
   }
 
-  // A copy with the mark, so that the value itself is as the program computes it.
+  // The value with the mark. If the program uses the value, too, this is a copy, so that the
+  // program may have the value otherwise.
   absl::StatusOr<ir::ValueId> Like(ir::ValueId v, const Mark& mark) {
     const TensorType type = result_.graph.type(v);
     SPMD_ASSIGN_OR_RETURN(ir::Annotation annotation, AnnotationOf(mark, type.rank(), options_));
+    const std::optional<ir::Annotation>& own = result_.graph.value(v).annotation;
+    if (own.has_value() && own->grid == annotation.grid && own->sharding == annotation.sharding) {
+      return v;
+    }
+    if (!own.has_value() && !used_[v]) {
+      result_.graph.Annotate(v, std::move(annotation));
+      return v;
+    }
     ir::Graph::NodeSpec spec{.op = "aten::alias", .operands = {v}};
     if (const ir::NodeId maker = result_.graph.value(v).producer; maker != ir::kNoNode) {
       spec.task = result_.graph.node(maker).task;
@@ -174,6 +189,7 @@ class Lowering {
   const LowerOptions& options_;
   Lowered result_;
   std::vector<ir::ValueId> values_;  // by tape number
+  std::vector<bool> used_;           // by graph value: whether a node of a record reads it
   std::vector<int32_t> sources_;
   Needed needed_;
 };

@@ -9,6 +9,7 @@ from processes import run_script
 
 import torch_spmd as spmd
 from torch_spmd import _C
+from torch_spmd.tensors import mark_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -101,7 +102,7 @@ def test_a_question_about_pending_values_is_planned_once(pending):
     before = plans()
     for _ in range(pending):
         values.append(values[-1] * 1.5)
-        assert spmd.mark_of(values[-1]) is None
+        assert mark_of(values[-1]) is None
         assert (values[-1].shape, values[-1].device.type) == (x.shape, "spmd")
     assert plans() == before
     for value in (*values, values[-1].t()):
