@@ -96,16 +96,17 @@ class Lowering {
     if (own.has_value() && own->grid == annotation.grid && own->sharding == annotation.sharding) {
       return v;
     }
-    if (!own.has_value() && !used_[v]) {
+    const ir::NodeId id = result_.graph.value(v).producer;
+    if (id != ir::kNoNode && !own.has_value() && !used_[v]) {
       result_.graph.Annotate(v, std::move(annotation));
       return v;
     }
-    ir::Graph::NodeSpec spec{.op = "aten::alias", .operands = {v}};
-    if (const ir::NodeId maker = result_.graph.value(v).producer; maker != ir::kNoNode) {
-      spec.task = result_.graph.node(maker).task;
-      spec.source = result_.graph.node(maker).source;
+    rules::Builder builder = OwnBuilder();
+    if (id != ir::kNoNode) {
+      const ir::Node& maker = result_.graph.node(id);
+      builder = {&result_.graph, maker.task, maker.source};
     }
-    const ir::ValueId copy = result_.graph.Add(std::move(spec), type);
+    const ir::ValueId copy = builder.Alias(v);
     result_.graph.Annotate(copy, std::move(annotation));
     return copy;
   }
