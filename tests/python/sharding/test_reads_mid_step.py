@@ -202,3 +202,37 @@ def test_a_sum_that_a_program_has_is_what_it_leaves():
     assert reduced() == [32 * 32 * 4]
     assert not spmd.sharding_of(y).unreduced
     torch.testing.assert_close(y.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("kind", ["clipped", "clipped out of place", "replaced by data", "added"])
+def test_whatever_is_written_to_a_gradient_leaves_as_its_parameter(kind, used):
+    mesh = spmd.make_mesh((4,), ("data",))
+    w, x, data = torch.randn(8, 4), torch.randn(16, 4), torch.randn(8, 4)
+
+    def gradient(device):
+        weight = nn.Parameter(w.to(device))
+        batch, other = x.to(device), data.to(device)
+        if device == "spmd":
+            spmd.mark_sharding(weight, mesh, ("data", None))
+            spmd.mark_sharding(batch, mesh, ("data", None))
+        F.linear(batch, weight).square().sum().backward()
+        if kind == "clipped":
+            weight.grad.mul_(0.5)
+        if kind == "clipped out of place":
+            weight.grad.copy_(weight.grad * 0.5)
+        if kind == "replaced by data":
+            weight.grad.copy_(other)
+        if kind == "added":
+            weight.grad.add_(other)
+        if used:
+            weight.grad.norm().item()
+        batch.sum().item()
+        return weight.grad
+
+    grad = gradient("spmd")
+    if not used:
+        spmd.sync()
+    if kind != "replaced by data":  # which no program computes
+        assert spmd.sharding_of(grad).spec == spmd.P("data", None)
+    torch.testing.assert_close(grad.cpu(), gradient("cpu"), rtol=1e-4, atol=1e-4)
