@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks docs/glossary.md: python tools/check_glossary.py [root]
 
-Terms are in order, and each is used in a source or another document. Prints one line per violation
-and exits with 1 if there are any. An older word, in italics and parentheses behind its term, that
-is no longer used is only mentioned, so that it can be deleted.
+Terms are in order within their part, and each is used in a source or another document. The part
+"Words of our own" has at most fifteen. Prints one line per violation and exits with 1 if there are
+any.
 """
 
 import itertools
@@ -11,7 +11,11 @@ import re
 import sys
 from pathlib import Path
 
-_ENTRY = re.compile(r"^\*\*(.+?)\*\*(?: \(\*(.+?)\*\))? — ", re.MULTILINE)
+MOST_OF_OUR_OWN = 15
+
+_ENTRY = re.compile(r"^\*\*(.+?)\*\* — ", re.MULTILINE)
+_PART = re.compile(r"^## ", re.MULTILINE)
+_OUR_OWN = "Words of our own"
 _FOLDERS = ("csrc", "torch_spmd", "docs")
 _SUFFIXES = {".h", ".cc", ".py", ".md"}
 
@@ -23,21 +27,24 @@ def used_text(root: Path) -> str:
     return re.sub(r"[\W_]+", " ", " ".join(texts).lower())
 
 
-def unused(names: list[str], text: str) -> list[str]:
-    words = [word for name in names if name for word in name.split(", ")]
+def unused(terms: list[str], text: str) -> list[str]:
+    words = [word for term in terms for word in term.split(", ")]
     return [w for w in words if not re.search(rf" {w.lower().replace('-', ' ')}s? ", text)]
 
 
 def main(root: Path) -> int:
-    entries = _ENTRY.findall((root / "docs/glossary.md").read_text())
-    terms = [term for term, _ in entries]
-    text = used_text(root)
-    pairs = itertools.pairwise(terms)
+    parts = _PART.split((root / "docs/glossary.md").read_text())
+    terms = [_ENTRY.findall(part) for part in parts]
+    pairs = [pair for part in terms for pair in itertools.pairwise(part)]
     wrong = [f"'{b}' must stand before '{a}'" for a, b in pairs if b.lower() <= a.lower()]
-    wrong += [f"'{word}' is used nowhere" for word in unused(terms, text)]
-    gone = [f"'{word}' is no longer used" for word in unused([old for _, old in entries], text)]
-    print("\n".join(wrong + gone) or f"glossary: {len(terms)} terms, in order and in use")
-    return 1 if wrong or not terms else 0
+    count = sum(len(part) for part in terms)
+    own = sum(len(t) for part, t in zip(parts, terms) if part.startswith(_OUR_OWN))
+    if own > MOST_OF_OUR_OWN:
+        wrong.append(f"{own} words of our own, more than {MOST_OF_OUR_OWN}")
+    text = used_text(root)
+    wrong += [f"'{word}' is used nowhere" for part in terms for word in unused(part, text)]
+    print("\n".join(wrong) or f"glossary: {count} terms, {own} of our own, in order and in use")
+    return 1 if wrong or not count else 0
 
 
 if __name__ == "__main__":

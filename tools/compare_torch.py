@@ -5,8 +5,9 @@
     tools/compare_torch --headers .venv .venv-2.15.0   # with the differences of the headers
 
 prints the schemas of `aten` ops that came, went or changed, the headers that csrc includes and that
-differ, the names of PyTorch in Python sources that only one version has, and the functions among
-them whose signatures differ. A line that begins with `!` is of an op with a row in a rule table, or
+differ, the private names of csrc/trace/compat that only one version's headers have, the names of
+PyTorch in Python sources that only one version has, and the functions among them whose signatures
+differ. A line that begins with `!` is of an op with a row in a rule table, or
 of a name that is gone. The status is 1 if there is such a line.
 """
 
@@ -20,6 +21,7 @@ import inspect
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import warnings
@@ -36,6 +38,24 @@ def included() -> set[str]:
     sources = [f for folder in ("csrc", "tests/cpp") for f in (ROOT / folder).rglob("*.[hc]*")]
     found = re.compile(r'^#include [<"]((?:torch|ATen|c10)/[^>"]+)', re.MULTILINE)
     return {name for f in sources for name in found.findall(f.read_text())}
+
+
+def named_in_cpp() -> set[str]:
+    """The private names in csrc/trace/compat, without their namespaces."""
+    private_in_cpp = runpy.run_path(str(ROOT / "tools/check_private.py"))["private_in_cpp"]
+    doors = (ROOT / "csrc/trace/compat").glob("*.h")
+    found = {name for door in doors for _, name in private_in_cpp(door) if "/" not in name}
+    return {name.split("::")[-1] for name in found}
+
+
+def of_headers(include: Path, names: set[str]) -> dict[str, str]:
+    """Whether a header of PyTorch has the name; those of single ops are not read."""
+    left = set(names)
+    for folder in ("c10", "torch", "ATen"):
+        for header in (include / folder).rglob("*.h"):
+            if left and header.parent.name != "ops":
+                left -= set(re.findall(rf"\b(?:{'|'.join(left)})\b", header.read_text()))
+    return {name: _MISSING if name in left else "there" for name in names}
 
 
 def named() -> set[str]:
@@ -120,6 +140,7 @@ def facts() -> dict[str, Any]:
         "version": torch.__version__,
         "schemas": {op: text for op, text in schemas.items() if op.startswith("aten::")},
         "headers": headers,
+        "names in C++": of_headers(include, named_in_cpp()),
         "names": {name: describe(name) for name in named()},
     }
 
@@ -167,12 +188,13 @@ def report(old: dict[str, Any], new: dict[str, Any], with_headers: bool) -> Iter
         yield f"{gone} {name}: {counts[0]} lines less, {counts[1]} more"
         if with_headers:
             yield from (f"      {line}" for line in lines)
-    found = list(changes(old["names"], new["names"]))
-    yield f"\nNames in Python: {len(found)} of {len(new['names'])} differ"
-    for name, lines in found:
-        gone = "!" if new["names"][name] == _MISSING else " "
-        yield f"{gone} {name}"
-        yield from (f"      {line}" for line in lines)
+    for title, side in (("Private names in C++", "names in C++"), ("Names in Python", "names")):
+        found = list(changes(old[side], new[side]))
+        yield f"\n{title}: {len(found)} of {len(new[side])} differ"
+        for name, lines in found:
+            gone = "!" if new[side][name] == _MISSING else " "
+            yield f"{gone} {name}"
+            yield from (f"      {line}" for line in lines)
 
 
 def main() -> int:

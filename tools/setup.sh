@@ -55,7 +55,9 @@ find_python() {
 short_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
 
 # The environment's name says what is not the default. Python 3.11 is what the project is tested with.
+VENV=""
 make_venv() {
+  [ -z "$VENV" ] || return 0
   local default python
   default="$(find_python python3.11 python3 || true)"
   python="$(find_python "${PYTHON:-$default}")" || die "no Python 3.10 or later found. Install \

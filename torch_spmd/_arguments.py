@@ -261,10 +261,11 @@ def check_dense(caller: str, value: Tensor) -> None:
     if value.layout != torch.strided or value.is_nested:
         kind = "nested" if value.is_nested else "sparse"
         layout = str(value.layout).removeprefix("torch.").replace("_", "")
-        instead = "; give it the values, t._values(), whose nnz can be sharded"
+        values = "_values()" if value.is_sparse else "values()"
+        instead = f"; give it the values, t.{values}, whose nnz can be sharded"
         raise ValueError(
             f"{caller} takes no {kind} tensor; got one with layout {layout}"
-            f"{instead if value.is_sparse else ''}"
+            f"{'' if value.is_nested else instead}"
         )
 
 

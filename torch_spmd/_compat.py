@@ -409,6 +409,17 @@ def children(module: nn.Module) -> dict[str, Any]:
     return module._modules
 
 
+def coordinates_and_values(sparse: Tensor) -> tuple[Tensor, Tensor]:
+    """Also of a tensor that is not coalesced. Instead: indices() and values() of those that are.
+    Without: spmd.save and load of tensors in coordinate form raise."""
+    return sparse._indices(), sparse._values()
+
+
+def set_coalesced(sparse: Tensor, coalesced: bool) -> None:
+    """As `coordinates_and_values`. Without: spmd.load of them raises."""
+    sparse._coalesced_(coalesced)
+
+
 def forward_pre_hooks(module: nn.Module) -> dict[int, Any]:
     """To remove those of this package. Instead: keeping their handles. Without: sharding a module
     twice raises."""

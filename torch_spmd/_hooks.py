@@ -140,7 +140,9 @@ def _warn_if_marks_leave(old: Tensor, new: Tensor) -> None:
     """On the host a module computes everything itself, without a word, which is seldom what a
     script means that marked it: trainers choose the CPU where they do not find the device."""
     global _warned
-    if _warned or old.device.type != "spmd" or new.device.type != "cpu" or old.is_sparse:
+    if _warned or old.device.type != "spmd" or new.device.type != "cpu":
+        return
+    if old.layout != torch.strided:
         return
     from torch_spmd import _ops
     from torch_spmd.tensors import sharding_of

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import multiprocessing
 import os
 import sys
@@ -16,9 +17,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from multiprocessing import util
+from pathlib import Path
 from typing import Any
 
 from torch_spmd import _compat
+from torch_spmd._replace import replace
 
 _joined = False
 _told = False
@@ -69,6 +72,7 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
         first = distributed_c10d.PrefixStore(name, store)
         with _naming_the_missing(first, rank, size):
             dist.init_process_group("gloo", store=first, rank=rank, world_size=size, timeout=wait)
+        _name_the_maker_of_the_group()
     if dist.get_world_size() < 2 or dist.get_backend() == "fake":
         return None
     # Waits end by themselves after `timeout`, with words of their own: the groups wait longer.
@@ -89,6 +93,41 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
         # Children of multiprocessing end without atexit.
         util.Finalize(None, leave, exitpriority=100)
     return groups[0], groups[1], groups[2], _store, _share_memory()
+
+
+def _name_the_maker_of_the_group() -> None:
+    """The default group was made here. A script that makes it later is told so, where PyTorch would
+    say that it makes the group twice."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    made, line = dist.group.WORLD, _line_of_the_script()
+    init = dist.init_process_group
+
+    @functools.wraps(init)
+    def init_process_group(*args: Any, **options: Any) -> Any:
+        if dist.group.WORLD is made and made is not None:
+            raise ValueError(
+                "init_process_group: torch_spmd has made the default group from torchrun's "
+                f"environment, when the device was first used ({line}); call init_process_group "
+                "before that line, or leave it out"
+            )
+        return init(*args, **options)
+
+    why = "its error names the line that made the default group"
+    for module in (dist, distributed_c10d):
+        replace(module, "init_process_group", init_process_group, why)
+
+
+def _line_of_the_script() -> str:
+    """The line that runs, outside of PyTorch and this package: "train.py:12"."""
+    import torch
+
+    libraries = tuple(f"{Path(file).parent}{os.sep}" for file in (__file__, str(torch.__file__)))
+    frame: Any = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(libraries):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def _new_group(backend: str, use: str) -> Any:

@@ -19,6 +19,7 @@ def install() -> None:
     _data_parallel()
     if torch.distributed.is_available():
         _communicate_on_the_host()
+        _meshes_of_devices()
 
 
 def _data_parallel() -> None:
@@ -55,3 +56,19 @@ def _communicate_on_the_host() -> None:
 
     why = "init_process_group() makes the group that it makes without this device"
     replace(config, "__init__", on_the_host, why)
+
+
+def _meshes_of_devices() -> None:
+    """A DeviceMesh has a rank for each process, and makes process groups. One of this device has a
+    rank for each device, whatever the number of processes, and no groups: a subclass, which PyTorch
+    gives no way to name for a device."""
+    from torch.distributed import device_mesh
+
+    kind: Any = device_mesh.DeviceMesh
+
+    def new(cls: type, device_type: Any = None, *args: Any, **options: Any) -> Any:
+        ours = cls is kind and device_type == DEVICE
+        return object.__new__(_compat.mesh_of_devices() if ours else cls)
+
+    why = 'init_device_mesh("spmd", …) makes a mesh of devices, which needs no process group'
+    replace(kind, "__new__", new, why)

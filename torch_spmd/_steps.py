@@ -11,7 +11,9 @@ The program of a step waits until its gradients are dropped (csrc/trace/run/end_
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -76,11 +78,18 @@ _lost = WeakIdKeyDictionary()
 _sizes = WeakIdKeyDictionary()
 
 
+def _caller() -> FrameType | None:
+    """The call of the step, which calls the hook that calls this."""
+    frame = inspect.currentframe()
+    hook = frame and frame.f_back
+    return hook and hook.f_back
+
+
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     if _only_recorded is not None:
         _only_recorded.step.enter_context(_only_recorded)
         return
-    lost = _C.optimizer_begins(optimizer)
+    lost = _C.optimizer_begins(optimizer, _caller())
     if lost is None:
         return
     if lost > 0 and _lost.get(optimizer) != lost:

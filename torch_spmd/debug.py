@@ -342,9 +342,9 @@ def collectives(step: bool | None = None) -> CollectiveTable:
     """The collectives of a step or a program: kind, axes, bytes, the op whose result is sent, line.
 
     Right after an optimizer step they are those of all its programs: micro-steps, forward passes
-    that ended when a loss was read, the optimizer. Otherwise they are those of the program that ran
-    last, and the note says so. `step=True` asks for the last step, whatever has run since, and
-    `step=False` for the last program.
+    that ended when a loss was read, the optimizer. Otherwise, as after an evaluation, they are
+    those of the program that ran last, and the note says so. `step=True` asks for the last step,
+    whatever has run since, and `step=False` for the last program.
 
     `rows` are `Collective`s, in the order in which they ran; bytes are those of one device. In a
     job of several processes `sent_bytes` are those that this process sends to the others, each part
@@ -661,7 +661,7 @@ def _programs(caller: str, step: bool | None) -> tuple[list[_C.CompiledProgram],
     last = _last_program()
     if since <= 1 and not programs:
         return [last], "", False
-    when = "since the optimizer's step" if programs else "so far"
+    when = "since the optimizer's step, which step=True shows" if programs else "so far"
     runs = "the only run" if since == 1 else f"the last of {since} runs"
     return [last], f"of program {last.number}, {runs} {when}", False
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 
 import torch_spmd as spmd
-from torch_spmd import _C, _compat, _options, _replace
+from torch_spmd import _C, _compat, _options, _replace, _versions
 
 __all__ = ["text"]
 
 
 def text() -> str:
-    """Versions, build, device, processes, processor, options that are set, private symbols of
-    PyTorch that it lacks, and functions of other packages that are replaced in this process.
+    """Versions, build, device, processes, processor, options that are set, checks of PyTorch that
+    failed, and functions of other packages that are replaced in this process.
 
     Example:
         >>> from torch_spmd import info
@@ -35,10 +35,9 @@ def text() -> str:
 
 
 def _parts() -> Iterator[tuple[str, list[str]]]:
-    yield (
-        "torch_spmd",
-        [f"{spmd.__version__}, {Path(spmd.__file__).parent}", Path(_C.__file__).name],
-    )
+    package = Path(spmd.__file__).parent
+    yield "torch_spmd", [f"{spmd.__version__}, {package}"]
+    yield "build", [os.path.relpath(_C.__file__, package)]
     cuda = torch.version.cuda
     yield "torch", [f"{torch.__version__}, {f'CUDA {cuda}' if cuda else 'without CUDA'}"]
     yield "Python", [f"{platform.python_version()}, {platform.platform()}"]
@@ -52,8 +51,15 @@ def _parts() -> Iterator[tuple[str, list[str]]]:
     yield "variables", sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("SPMD_"))
     options = _C.options()
     yield "options", [", ".join(f"{name}={getattr(options, name)}" for name in _options.NAMES)]
-    yield "missing", [f"{name}: {without}" for name, without in sorted(_compat.missing.items())]
+    yield "failed", list(_failed_checks())
     yield "replaced", [f"{name}: {why}" for name, why in sorted(_replace.replaced.items())]
+
+
+def _failed_checks() -> Iterator[str]:
+    if _versions.is_newer_than_tested(torch.__version__):
+        yield _versions.untested(torch.__version__)
+    for name, without in sorted(_compat.missing.items()):
+        yield f"PyTorch has no {name}: {without}"
 
 
 if __name__ == "__main__":

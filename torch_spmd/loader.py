@@ -392,6 +392,7 @@ class _Batches:
                 daemon=True,
                 name="torch_spmd.Loader",
             )
+            _threads.add(self._thread)
             self._thread.start()
         else:
             item = self._queue.get()
@@ -498,6 +499,9 @@ class _Batches:
 
 
 _all: weakref.WeakSet[_Batches] = weakref.WeakSet()
+# Also of epochs that were left, whose threads may still read. Where Python ends, a thread that is
+# in the middle of a call of the device would end the process with an error.
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 @atexit.register
@@ -506,6 +510,8 @@ def _close_all() -> None:
     for batches in list(_all):
         with contextlib.suppress(Exception):
             batches.close()
+    for thread in list(_threads):
+        thread.join()
 
 
 def _fill(ref: weakref.ref[_Batches], items: queue.Queue[_Item], stopped: threading.Event) -> None:

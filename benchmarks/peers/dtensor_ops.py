@@ -124,6 +124,10 @@ def ours_says(op: Any, sample: Any, cut: Cut) -> tuple[str, bool]:
     return wrong, gathers or _C.statistics()["host_fallbacks"] > on_host
 
 
+# PyTorch's offsets are of its own sizes: with others the CPU reads memory after the tensor.
+PAST_THE_END = {"_segment_reduce_offsets"}
+
+
 def outcome(name: str, mesh: Any, begin: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """A line of the results: cases, those in which DTensor fails, and ours of the same variant.
     `begin` gets a line about which of both begins."""
@@ -136,7 +140,7 @@ def outcome(name: str, mesh: Any, begin: Callable[[dict[str, Any]], None]) -> di
         return {"op": name, "cases": 0, "refused": True}
     for sample in drawn:
         try:
-            if name in UNINITIALISED or draws(op, sample, "function"):
+            if name in UNINITIALISED | PAST_THE_END or draws(op, sample, "function"):
                 continue
         except Exception:  # the CPU refuses the sample: its sizes are not op_db's own
             continue

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/ir/part.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace spmd::ir {
@@ -85,29 +83,6 @@ Part PartFor(const Graph& whole, absl::Span<const int> outputs) {
     graph.AddOutput(output);
   }
   return part;
-}
-
-std::vector<std::vector<int>> Dependences(const Graph& graph,
-                                          const std::vector<bool>& marked_inputs,
-                                          const std::vector<bool>& marked_nodes) {
-  std::vector<std::vector<int>> of(graph.num_values());
-  const int inputs = static_cast<int>(graph.inputs().size());
-  for (int k = 0; k < inputs; ++k) {
-    if (marked_inputs[k]) of[graph.inputs()[k]] = {k};
-  }
-  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
-    const Node& node = graph.node(id);
-    std::vector<int> all;
-    for (const ValueId v : node.operands) {
-      if (v == kNoValue || of[v].empty()) continue;
-      std::vector<int> both;
-      std::set_union(all.begin(), all.end(), of[v].begin(), of[v].end(), std::back_inserter(both));
-      all = std::move(both);
-    }
-    if (marked_nodes[id]) all.push_back(inputs + id);  // greater than all before it
-    for (int r = 0; r < node.num_results; ++r) of[node.first_result + r] = all;
-  }
-  return of;
 }
 
 }  // namespace spmd::ir

@@ -30,10 +30,4 @@ struct Part {
 // An output that replaces an input needs that input.
 Part PartFor(const Graph& whole, absl::Span<const int> outputs);
 
-// By value, the marked inputs and nodes that it depends on, ascending. Input k is numbered k, node
-// n is numbered n + the number of inputs.
-std::vector<std::vector<int>> Dependences(const Graph& graph,
-                                          const std::vector<bool>& marked_inputs,
-                                          const std::vector<bool>& marked_nodes);
-
 }  // namespace spmd::ir

@@ -7,6 +7,7 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/processes.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/compat/python.h"
 #include "torch/csrc/Exceptions.h"
 #include "torch/csrc/utils/pybind.h"
 
@@ -20,11 +21,7 @@ std::vector<std::string>* g_library_folders = nullptr;
 // says yes.
 bool HoldsGil() {
   if (!Py_IsInitialized()) return false;
-#if PY_VERSION_HEX >= 0x030D0000
-  const PyThreadState* const current = PyThreadState_GetUnchecked();
-#else
-  const PyThreadState* const current = _PyThreadState_UncheckedGet();
-#endif
+  const PyThreadState* const current = compat::PythonThread();
   return current != nullptr && current == PyGILState_GetThisThreadState();
 }
 
@@ -51,23 +48,39 @@ std::string FileOf(PyFrameObject* frame) {
   return result;
 }
 
-std::string CurrentLine() {
-  if (!Py_IsInitialized()) return "";
+// Calls `visit` with the frames of this thread, innermost first, until it returns true. Whether it
+// did.
+template <typename Visit>
+bool AnyFrame(Visit&& visit) {
   // The binding that called the op has released the GIL.
   py::gil_scoped_acquire gil;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  std::string line;
-  while (frame != nullptr && line.empty()) {
-    std::string path = FileOf(frame);
-    if (IsUserFile(path)) {
-      line = path.substr(path.rfind('/') + 1) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
-    }
+  bool found = false;
+  while (frame != nullptr && !found) {
+    found = visit(frame);
     PyFrameObject* back = PyFrame_GetBack(frame);
     Py_DECREF(frame);
     frame = back;
   }
   Py_XDECREF(frame);
+  return found;
+}
+
+std::string CurrentLine() {
+  if (!Py_IsInitialized()) return "";
+  std::string line;
+  AnyFrame([&](PyFrameObject* frame) {
+    const std::string path = FileOf(frame);
+    if (!IsUserFile(path)) return false;
+    line = path.substr(path.rfind('/') + 1) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+    return true;
+  });
   return line;
+}
+
+bool IsRunning(const void* call) {
+  if (!Py_IsInitialized()) return true;
+  return AnyFrame([&](PyFrameObject* frame) { return frame == call; });
 }
 
 void Warn(const std::string& text) {
@@ -129,6 +142,7 @@ trace::PythonHooks MakePythonHooks(std::vector<std::string> library_folders) {
   hooks.release_gil = &ReleaseGil;
   hooks.reacquire_gil = &ReacquireGil;
   hooks.current_line = &CurrentLine;
+  hooks.is_running = &IsRunning;
   hooks.warn = &Warn;
   hooks.signalled = &Signalled;
   hooks.raise_signal = &RaiseSignal;

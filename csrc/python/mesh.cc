@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/mesh/mesh.h"
 
-#include <ATen/ThreadLocalPythonObjects.h>
-#include <torch/csrc/PyInterpreter.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +15,7 @@
 #include "csrc/python/spec.h"
 #include "csrc/sharding/axis_part.h"
 #include "csrc/sharding/sharding.h"
+#include "csrc/trace/compat/python.h"
 
 namespace spmd::python {
 namespace {
@@ -80,11 +78,8 @@ py::tuple PartOfAxis(const Mesh& mesh, const std::string& name) {
   return py::make_tuple(mesh.axis_names()[part.axis], part.before, part.size);
 }
 
-// As torch._C._stash_obj_in_tls, which of PyTorch 2.11 takes a reference that it has not been
-// given.
 void KeepInThread(const std::string& key, py::object value) {
-  at::impl::ThreadLocalPythonObjects::set(
-      key, std::make_shared<c10::SafePyObject>(value.release().ptr(), getPyInterpreter()));
+  compat::KeepInThread(key, value.release().ptr());
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/compat/python.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/value/buffer.h"
-#include "torch/csrc/autograd/python_variable.h"
 #include "torch/csrc/autograd/variable.h"
 
 namespace spmd::python {
@@ -17,8 +17,8 @@ namespace {
 using trace::Session;
 
 bool IsOurs(py::handle object) {
-  return THPVariable_Check(object.ptr()) &&
-         THPVariable_Unpack(object.ptr()).device().type() == trace::kDeviceType;
+  const at::Tensor* const t = compat::TensorOf(object.ptr());
+  return t != nullptr && t->device().type() == trace::kDeviceType;
 }
 
 // Calls f with each parameter of the optimizer, until it returns true. Whoever derives from
@@ -41,18 +41,19 @@ bool HasOurs(py::handle optimizer) {
   return has;
 }
 
-// Nothing for optimizers of other devices.
-std::optional<int64_t> OptimizerBegins(py::handle optimizer) {
+// Nothing for optimizers of other devices. `call` is the frame of the step.
+std::optional<int64_t> OptimizerBegins(py::handle optimizer, py::handle call) {
   if (!HasOurs(optimizer)) return std::nullopt;
-  return ValueOrThrow(Session::Get().OptimizerBegins(optimizer.ptr()));
+  return ValueOrThrow(Session::Get().OptimizerBegins(optimizer.ptr(), call.ptr()));
 }
 
 // The gradients on the device that the optimizer's parameters hold.
 std::vector<at::Tensor> GradientsOf(py::handle optimizer) {
   std::vector<at::Tensor> gradients;
   ForEachParameter(optimizer, [&](py::handle param) {
-    if (!THPVariable_Check(param.ptr())) return false;
-    const at::Tensor& gradient = THPVariable_Unpack(param.ptr()).grad();
+    const at::Tensor* const t = compat::TensorOf(param.ptr());
+    if (t == nullptr) return false;
+    const at::Tensor& gradient = t->grad();
     if (trace::Buffer::IsOurs(gradient)) gradients.push_back(gradient);
     return false;
   });
@@ -62,7 +63,7 @@ std::vector<at::Tensor> GradientsOf(py::handle optimizer) {
 }  // namespace
 
 void init_optimizers(py::module& m) {
-  m.def("optimizer_begins", &OptimizerBegins, py::arg("optimizer"));
+  m.def("optimizer_begins", &OptimizerBegins, py::arg("optimizer"), py::arg("call"));
   m.def("optimizer_stepped", [](py::handle optimizer) {
     ThrowIfError(Session::Get().OptimizerStepped(optimizer.ptr(), GradientsOf(optimizer)));
   });

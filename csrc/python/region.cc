@@ -2,16 +2,11 @@
 // What manual regions (torch_spmd/manual.py) do at their borders.
 #include "csrc/trace/recorder/region.h"
 
-#include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/sum.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
-#include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
 #include <memory>
@@ -26,14 +21,17 @@
 #include "csrc/trace/api/lanes.h"
 #include "csrc/trace/api/shard_places.h"
 #include "csrc/trace/api/shard_run.h"
+#include "csrc/trace/compat/autograd.h"
+#include "csrc/trace/compat/keys.h"
+#include "csrc/trace/compat/levels.h"
+#include "csrc/trace/compat/python.h"
+#include "csrc/trace/compat/torch_function.h"
 #include "csrc/trace/device/shard_impl.h"
 #include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/region_gradient.h"
 
 namespace spmd::python {
 namespace {
-
-namespace functorch = at::functorch;
 
 // --- the regions that a thread is in ---
 
@@ -189,9 +187,7 @@ py::object AxisNamed(const py::str& name) {
 
 // --- into a region and out of it ---
 
-py::object ToPython(at::Tensor t) {
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
-}
+py::object ToPython(at::Tensor t) { return py::cast(std::move(t)); }
 
 // How arguments of known sizes become the shards that a region sees: `tensors` become lanes, and
 // lane dimension i of tensor k is that of the region's axis axes[k][i].
@@ -225,8 +221,9 @@ std::optional<std::vector<at::Tensor>> TensorsThatFit(const Entrance& entrance,
   tensors.reserve(n);
   for (size_t k = 0; k < n; ++k) {
     PyObject* const value = PyTuple_GET_ITEM(args.ptr(), static_cast<Py_ssize_t>(k));
-    if (!THPVariable_Check(value)) return std::nullopt;
-    const at::Tensor& t = tensors.emplace_back(THPVariable_Unpack(value));
+    const at::Tensor* const tensor = compat::TensorOf(value);
+    if (tensor == nullptr) return std::nullopt;
+    const at::Tensor& t = tensors.emplace_back(*tensor);
     const Dims& whole = entrance.forms[k]->whole;
     if (!IsOfSizes(t, {whole.data(), whole.size()})) return std::nullopt;
   }
@@ -241,21 +238,11 @@ py::tuple Shards(const Entrance& entrance, std::vector<at::Tensor> lanes, int64_
   for (size_t k = 0; k < lanes.size(); ++k) {
     at::Tensor t = std::move(lanes[k]);
     for (const int64_t axis : entrance.axes[k]) {
-      t = functorch::makeBatched(std::move(t), /*dim=*/0, first_level + axis);
+      t = compat::MakeBatched(std::move(t), /*dim=*/0, first_level + axis);
     }
     shards[k] = ToPython(std::move(t));
   }
   return shards;
-}
-
-// The value behind a tensor that is batched at this level, and the dimension; else null.
-const functorch::BatchedTensorImpl* BatchedAt(const at::Tensor& t, int64_t level) {
-  const functorch::BatchedTensorImpl* const impl = functorch::maybeGetBatchedImpl(t);
-  return impl != nullptr && impl->level() == level ? impl : nullptr;
-}
-
-bool IsWrapped(const at::Tensor& t) {
-  return functorch::isBatchedTensor(t) || t.key_set().has(c10::DispatchKey::FuncTorchGradWrapper);
 }
 
 // Leaves the levels from the last one to `first`, by `leave(axis)`, with a result that varies along
@@ -264,7 +251,7 @@ template <typename Leave>
 at::Tensor Whole(const Exit& exit, at::Tensor t, int64_t first, const Leave& leave) {
   for (auto axis = static_cast<int64_t>(exit.sizes.size()) - 1; axis >= 0; --axis) {
     leave(axis);
-    const functorch::BatchedTensorImpl* const varies = BatchedAt(t, first + axis);
+    const compat::BatchedTensorImpl* const varies = compat::BatchedAt(t, first + axis);
     if (varies != nullptr) {
       const int64_t dim = varies->bdim();
       at::Tensor value = varies->value();
@@ -302,21 +289,20 @@ std::optional<at::Tensor> Whole(const Exit& exit, const trace::ShardRun& run, in
 // having done nothing, for a value of other sizes, and one that varies along an axis that its spec
 // does not name.
 std::optional<at::Tensor> LeaveWith(const Exit& exit, const py::handle& result, int64_t first) {
-  if (!THPVariable_Check(result.ptr())) return std::nullopt;
-  at::Tensor t = THPVariable_Unpack(result.ptr());
+  const at::Tensor* const tensor = compat::TensorOf(result.ptr());
+  if (tensor == nullptr) return std::nullopt;
+  at::Tensor t = *tensor;
   if (!IsOfSizes(t, exit.shard)) return std::nullopt;
   const auto axes = static_cast<int64_t>(exit.sizes.size());
   at::Tensor inner = t;
   for (int64_t axis = axes - 1; axis >= 0; --axis) {
-    const functorch::BatchedTensorImpl* const varies = BatchedAt(inner, first + axis);
+    const compat::BatchedTensorImpl* const varies = compat::BatchedAt(inner, first + axis);
     if (varies == nullptr) continue;
     if (!exit.named[axis]) return std::nullopt;
     inner = varies->value();
   }
   // What is still wrapped belongs to a level outside of the region, or to no level any more.
-  if (const functorch::BatchedTensorImpl* const impl = functorch::maybeGetBatchedImpl(inner);
-      (impl != nullptr && impl->level() >= first) ||
-      inner.key_set().has(c10::DispatchKey::FuncTorchGradWrapper)) {
+  if (compat::LevelOf(inner).value_or(kNoLevel) >= first || compat::IsOfGrad(inner)) {
     return std::nullopt;
   }
   return Whole(exit, std::move(t), first, [first](int64_t axis) { LeaveLevels(first + axis); });
@@ -354,11 +340,8 @@ class KnownRegion {
   static bool DeviceIsFirst(const std::vector<at::Tensor>& tensors) {
     return !tensors.empty() && entered_axes.empty() &&
            !at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) &&
-           !at::impl::torch_function_mode_enabled() && !c10::InferenceMode::is_enabled() &&
-           !c10::impl::tls_is_dispatch_key_included(
-               c10::DispatchKey::FuncTorchDynamicLayerFrontMode) &&
-           !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) &&
-           at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
+           !compat::ModesSeeFunctions() && !c10::InferenceMode::is_enabled() &&
+           !compat::LevelsSeeOps() && !compat::PythonSeesOps() && !trace::NodesAreSeen() &&
            !torch::autograd::AnomalyMode::is_enabled() &&
            std::all_of(tensors.begin(), tensors.end(),
                        [](const at::Tensor& t) { return trace::IsPlain(t); });
@@ -430,12 +413,12 @@ class KnownRegion {
       NeedLevels();
     }
     if (skipped->joined != nullptr) {
-      trace::JoinWithoutNodes(skipped->result, skipped->joined, run->edges(), failures_, start.tape,
-                              [run, output, levels = axes_->levels] {
-                                const auto again = run->PerformedCopy();
-                                return torch::autograd::impl::gradient_edge(
-                                    Whole(*output.exit, *again, output.shard, *levels).value());
-                              });
+      trace::JoinWithoutNodes(
+          skipped->result, skipped->joined, run->edges(), failures_, start.tape,
+          [run, output, levels = axes_->levels] {
+            const auto again = run->PerformedCopy();
+            return compat::GradientEdge(Whole(*output.exit, *again, output.shard, *levels).value());
+          });
     }
     return std::move(skipped->result);
   }
@@ -495,12 +478,12 @@ class KnownRegion {
         return std::nullopt;
       }
     }
-    if (!run.IsOver() || !THPVariable_Check(returned.ptr())) return std::nullopt;
-    const at::Tensor& t = THPVariable_Unpack(returned.ptr());
-    const std::optional<int32_t> shard = run.NumberOf(t);
+    const at::Tensor* const t = compat::TensorOf(returned.ptr());
+    if (!run.IsOver() || t == nullptr) return std::nullopt;
+    const std::optional<int32_t> shard = run.NumberOf(*t);
     if (!shard.has_value()) return std::nullopt;
     std::shared_ptr<Exit> exit = exit_;
-    if (exit == nullptr || !IsOfSizes(t, exit->shard)) {
+    if (exit == nullptr || !IsOfSizes(*t, exit->shard)) {
       exit = region.attr("_exit_of")(returned).cast<std::shared_ptr<Exit>>();
       if (exit == nullptr) return std::nullopt;
       exit_ = exit;
@@ -513,7 +496,7 @@ class KnownRegion {
     torch::autograd::edge_list edges(tensors.size());
     if (!c10::AutogradState::get_tls_state().get_grad_mode()) return edges;
     for (size_t k = 0; k < tensors.size(); ++k) {
-      if (tensors[k].requires_grad()) edges[k] = torch::autograd::impl::gradient_edge(tensors[k]);
+      if (tensors[k].requires_grad()) edges[k] = compat::GradientEdge(tensors[k]);
     }
     return edges;
   }
@@ -550,27 +533,22 @@ class KnownRegion {
 // The sum over the axis of a shard that varies along it, or None for anything that more than one
 // level, or something else that watches ops, has to see.
 py::object SumOverAxis(const py::handle& x, const py::str& name) {
-  if (!THPVariable_CheckExact(x.ptr()) || at::impl::torch_function_mode_enabled()) {
-    return py::none();
-  }
+  if (!compat::IsPlainTensor(x.ptr()) || compat::ModesSeeFunctions()) return py::none();
   const EnteredAxis* const axis = FindAxis(name);
   if (axis == nullptr) return py::none();
-  const at::Tensor& t = THPVariable_Unpack(x.ptr());
+  const at::Tensor& t = *compat::TensorOf(x.ptr());
   trace::ShardRun* const run = ShardRunHere();
   if (run != nullptr && trace::ShardImpl::Of(t) != nullptr) {
     std::optional<at::Tensor> sum = run->Sum(t, axis->which);
     return sum.has_value() ? ToPython(*std::move(sum)) : py::none();
   }
-  const functorch::BatchedTensorImpl* const varies = BatchedAt(t, axis->level);
-  if (varies == nullptr || IsWrapped(varies->value()) ||
-      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python)) {
+  const compat::BatchedTensorImpl* const varies = compat::BatchedAt(t, axis->level);
+  if (varies == nullptr || compat::LevelOf(varies->value()).has_value() ||
+      compat::IsOfGrad(varies->value()) || compat::PythonSeesOps()) {
     return py::none();
   }
   // The value is of no other level, so the levels need not see the op.
-  using c10::DispatchKey;
-  const c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKeySet(
-      {DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode,
-       DispatchKey::FuncTorchVmapMode, DispatchKey::FuncTorchBatched}));
+  const compat::ExcludeDispatchKeyGuard below(compat::kKeysOfLevels);
   const bool counts = t.scalar_type() == at::kBool;
   return ToPython(at::sum(varies->value(), varies->bdim(), /*keepdim=*/false,
                           counts ? std::nullopt : std::optional(t.scalar_type())));
@@ -599,7 +577,7 @@ class PythonFunction final : public trace::ShardFunction {
     for (size_t k = 0; k < shards.size(); ++k) args[k] = ToPython(shards[k]);
     args[shards.size()] = axis.Object();
     args[shards.size() + 1] = parts_->argument;
-    return THPVariable_Unpack(parts_->function(*args).ptr());
+    return parts_->function(*args).cast<at::Tensor>();
   }
 
  private:
@@ -620,11 +598,11 @@ py::object CallOnShards(const py::object& function, const py::tuple& tensors, co
   if (run == nullptr) return py::none();
   const EnteredAxis* const axis = FindAxis(name);
   std::vector<at::Tensor> shards;
-  for (const py::handle& t : tensors) shards.push_back(THPVariable_Unpack(t.ptr()));
+  for (const py::handle& t : tensors) shards.push_back(t.cast<at::Tensor>());
   const bool all = std::all_of(shards.begin(), shards.end(), [](const at::Tensor& t) {
     return trace::ShardImpl::Of(t) != nullptr;
   });
-  if (axis == nullptr || !all || at::impl::torch_function_mode_enabled()) run->End();
+  if (axis == nullptr || !all || compat::ModesSeeFunctions()) run->End();
   return ToPython(run->Apply(
       shards,
       [&](const trace::ShardFunction& other) {

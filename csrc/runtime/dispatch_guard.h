@@ -4,13 +4,13 @@
 
 #include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <exception>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "csrc/trace/compat/keys.h"
 
 namespace spmd::runtime {
 
@@ -32,7 +32,7 @@ class DispatchGuard {
   DispatchGuard& operator=(const DispatchGuard&) = delete;
 
  private:
-  c10::impl::ForceDispatchKeyGuard keys_;
+  compat::ForceDispatchKeyGuard keys_;
   c10::AutogradState state_;
 };
 

@@ -12,15 +12,11 @@ std::optional<Observers> Observers::OfThisThread() {
 }
 
 Observers::Scope::Scope(const Observers& observers)
-    : callbacks_(at::get_record_function_tls_()), state_(c10::ThreadLocalDebugInfo::current()) {
-  c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(observers.state_);
+    : callbacks_(at::get_record_function_tls_()), state_(observers.state_) {
   at::set_record_function_tls_(observers.callbacks_);
 }
 
-Observers::Scope::~Scope() {
-  at::set_record_function_tls_(callbacks_);
-  c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(state_);
-}
+Observers::Scope::~Scope() { at::set_record_function_tls_(callbacks_); }
 
 bool Observed() { return at::isRecordFunctionEnabled() && at::hasThreadLocalCallbacks(); }
 

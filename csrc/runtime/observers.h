@@ -28,7 +28,7 @@ class Observers {
 
    private:
     const at::RecordFunctionTLS callbacks_;
-    const std::shared_ptr<c10::ThreadLocalDebugInfo> state_;
+    const c10::DebugInfoGuard state_;
   };
 
  private:

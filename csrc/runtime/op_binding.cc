@@ -180,8 +180,8 @@ class AttributeConverter {
   }
   template <typename T>
   static IValue Scalars(absl::Span<const T> values) {
-    c10::impl::GenericList list(c10::NumberType::get());
-    for (T value : values) list.push_back(IValue(c10::Scalar(value)));
+    c10::List<c10::Scalar> list;
+    for (T value : values) list.push_back(value);
     return IValue(std::move(list));
   }
 

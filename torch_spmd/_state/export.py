@@ -47,7 +47,7 @@ def check_flat(node: Any, tensors: Mapping[str, Tensor]) -> None:
     found = set(tree.keys_in(node))
     if found != set(tensors) or _values(node):
         raise TypeError(
-            "save: files of safetensors have tensors only; save a module or its state_dict"
+            "save: files of safetensors have dense tensors only; save a module or its state_dict"
         )
     for key, tensor in tensors.items():
         if dtypes.name_of(tensor.dtype) in dtypes.PAIRS:
@@ -69,7 +69,12 @@ def check_flat(node: Any, tensors: Mapping[str, Tensor]) -> None:
 
 def check_readable(node: Any, path: str = "") -> None:
     """Errors: TypeError if there is a queue, which no file of torch.save gives back without running
-    code."""
+    code, or a sparse tensor, which DCP cannot take apart."""
+    if tree.sparse_like(node) is not None:
+        raise TypeError(
+            f"save: {path or 'the tree'} is a sparse tensor, which files of DCP have not; save it "
+            "with format='spmd'"
+        )
     if isinstance(node, dict) and node.get("$") == "deque":
         raise TypeError(
             f"save: {path or 'the tree'} is a deque, which files of DCP do not give back without "
@@ -80,9 +85,11 @@ def check_readable(node: Any, path: str = "") -> None:
 
 
 def _values(node: Any) -> bool:
-    """True if there is a leaf that is no tensor."""
+    """True if there is a leaf that is no dense tensor."""
     if tree.tensor_key(node) is not None:
         return False
+    if tree.sparse_like(node) is not None:
+        return True
     items = tree.items_of(node)
     return items is None or any(_values(item) for item in items.values())
 

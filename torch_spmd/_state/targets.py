@@ -171,7 +171,27 @@ class Plan:
         self._ends.append(replace_items)
         return lambda: target
 
+    def _sparse(self, target: Tensor, node: Any, where: str) -> None:
+        """A sparse tensor is filled in place, and so has as many values as there were."""
+        saved = tree.sparse_like(node)
+        layout = str(target.layout).removeprefix("torch.")
+        if saved is None:
+            self.problems.append(f"{where!r} is a sparse tensor, and another value was saved")
+        elif (layout, list(target.shape)) != saved[:2]:
+            self.problems.append(
+                f"{where!r} is of {layout} and shape {tuple(target.shape)}, and {saved[0]} of "
+                f"shape {tuple(saved[1])} was saved"
+            )
+        else:
+            for name, part in tree.parts_of_sparse(target).items():
+                self.tensor(part, tree.child(node, name), joined(where, name))
+            if layout == "sparse_coo":
+                self._ends.append(lambda: _compat.set_coalesced(target, saved[2]))
+
     def tensor(self, target: Tensor, node: Any, where: str) -> Callable[[], Any]:
+        if tree.is_sparse(target):
+            self._sparse(target, node, where)
+            return lambda: target
         key = tree.tensor_key(node)
         if key is None:
             self.problems.append(f"{where!r} is a tensor, and another value was saved")
@@ -254,7 +274,9 @@ class Plan:
         self, module: nn.Module, tensor: Tensor, names: list[str], node: Any, where: str
     ) -> None:
         key = tree.tensor_key(node)
-        if key is None:
+        if tree.is_sparse(tensor):
+            self._sparse(tensor, node, where)
+        elif key is None:
             self.problems.append(f"{where!r} is a tensor, and another value was saved")
         elif self.fits(tensor, key, where):
             if not tensor.is_meta:

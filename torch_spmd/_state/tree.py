@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import functools
 import json
 import math
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_spmd import _arguments
+from torch_spmd import _arguments, _compat
 from torch_spmd._state import dtypes
 from torch_spmd._state.names import Names, memory, parameters_of
 
@@ -60,6 +61,8 @@ class Encoder:
             return self._optimizer(value, self._names, path, within)
         value = state_of(value)
         if isinstance(value, Tensor):
+            if is_sparse(value):
+                return self._sparse(value, path)
             return {_MARK: "tensor", "key": self._key(value, path)}
         if value is None or (isinstance(value, (bool, str)) and type(value) in (bool, str)):
             return self._text(value, path) if isinstance(value, str) else value
@@ -153,6 +156,17 @@ class Encoder:
         kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
         return {_MARK: kind, "key": self._key(tensor, path)}
 
+    def _sparse(self, value: Tensor, path: str) -> Any:
+        parts = parts_of_sparse(value)
+        items = [[name, self.encode(part, _join(path, name))] for name, part in parts.items()]
+        return {
+            _MARK: "sparse",
+            "layout": str(value.layout).removeprefix("torch."),
+            "size": list(value.shape),
+            "coalesced": value.layout == torch.sparse_coo and value.is_coalesced(),
+            "items": items,
+        }
+
     def _key(self, tensor: Tensor, path: str) -> str:
         """Tensors that show the same memory in the same way have one key."""
         check_savable(self._caller, tensor, _at(path))
@@ -167,6 +181,45 @@ class Encoder:
         return key
 
 
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
+
+def is_sparse(tensor: Tensor) -> bool:
+    return tensor.layout == torch.sparse_coo or tensor.layout in _COMPRESSED
+
+
+def parts_of_sparse(tensor: Tensor) -> dict[str, Tensor]:
+    """The dense tensors of which a sparse one consists. What is written to them is written to
+    it."""
+    tensor = tensor.detach()
+    if tensor.layout == torch.sparse_coo:
+        return dict(zip(("indices", "values"), _compat.coordinates_and_values(tensor)))
+    names = (*_COMPRESSED[tensor.layout], "values")
+    return {name: getattr(tensor, name)() for name in names}
+
+
+def _sparse_of_parts(node: Any, parts: list[Tensor]) -> Tensor:
+    layout, size = getattr(torch, node["layout"]), node["size"]
+    options: dict[str, Any] = {"layout": layout}
+    make: Any = torch.sparse_compressed_tensor
+    if layout == torch.sparse_coo:
+        make, options = torch.sparse_coo_tensor, {"is_coalesced": node["coalesced"] or None}
+    made: Tensor = make(*parts, size, **options)
+    return made
+
+
+def sparse_like(node: Any) -> tuple[str, list[int], bool] | None:
+    """Layout, size, and whether it is coalesced, of a sparse tensor that was saved; None if this is
+    the JSON of something else."""
+    is_one = isinstance(node, dict) and node.get(_MARK) == "sparse"
+    return (node["layout"], node["size"], node["coalesced"]) if is_one else None
+
+
 def check_savable(caller: str, tensor: Tensor, where: str) -> None:
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         raise TypeError(f"{caller}: {where} is no dense tensor: {_arguments.shown(tensor)}")
@@ -177,25 +230,31 @@ def check_savable(caller: str, tensor: Tensor, where: str) -> None:
         raise TypeError(f"{caller}: {where} is of {tensor.dtype}, which no format here has")
 
 
-def decode(value: Any, tensor: Callable[[str], Any]) -> Any:
-    """The tree of which an Encoder made this JSON. `tensor` gives the tensor with a key.
+def decode(
+    value: Any, tensor: Callable[[str], Any], sparse: Callable[[Any, list[Any]], Any] | None = None
+) -> Any:
+    """The tree of which an Encoder made this JSON. `tensor` gives the tensor with a key, `sparse`
+    the sparse tensor whose JSON this is and whose parts these are.
 
     Errors: ValueError for JSON that no Encoder makes.
     """
+    made = functools.partial(decode, tensor=tensor, sparse=sparse)
     if isinstance(value, list):
-        return [decode(v, tensor) for v in value]
+        return [made(v) for v in value]
     if not isinstance(value, dict):
         return value
     if _MARK not in value:
-        return {k: decode(v, tensor) for k, v in value.items()}
+        return {k: made(v) for k, v in value.items()}
     kind = value[_MARK]
     if kind == "tensor":
         return tensor(value["key"])
+    if kind == "sparse":
+        return (sparse or _sparse_of_parts)(value, [made(part) for _, part in value["items"]])
     if kind in ("array", "scalar"):
         array = tensor(value["key"]).cpu().numpy()
         return array if kind == "array" else array[()]
     if kind in _FROM_PARTS:
-        return _FROM_PARTS[kind]([decode(v, tensor) for v in value["items"]])
+        return _FROM_PARTS[kind]([made(v) for v in value["items"]])
     if kind == "unreadable":
         raise ValueError(f"it cannot be read without running code: {value['text']}")
     if kind in _FROM_TEXT:
@@ -244,7 +303,7 @@ def items_of(node: Any) -> dict[Any, Any] | None:
         return None
     if _MARK not in node:
         return node
-    if node[_MARK] in ("dict", "counter"):
+    if node[_MARK] in ("dict", "counter", "sparse"):
         return {decode(k, lambda key: key): v for k, v in node["items"]}
     return dict(enumerate(node["items"])) if node[_MARK] in ("tuple", "list", "deque") else None
 
@@ -255,8 +314,8 @@ def with_items(node: Any, items: Mapping[Any, Any]) -> Any:
         return list(items.values())
     if _MARK not in node or node[_MARK] == "dict":
         return mapping(items)
-    if node[_MARK] == "counter":
-        return {**mapping(items), _MARK: "counter"}
+    if node[_MARK] in ("counter", "sparse"):
+        return {**node, **mapping(items), _MARK: node[_MARK]}
     return {_MARK: node[_MARK], "items": list(items.values())}
 
 
@@ -305,7 +364,7 @@ def keys_in(node: Any) -> list[str]:
         found.append(key)
         return torch.empty(0, device="cpu")
 
-    decode(node, note)
+    decode(node, note, lambda _, parts: parts)
     return found
 
 

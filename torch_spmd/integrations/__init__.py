@@ -101,8 +101,8 @@ def flex_attention() -> None:
 
 @functools.cache
 def dtensor() -> None:
-    """`init_device_mesh("spmd", …)` makes a mesh without process groups, with slices and ranks, and
-    `distribute_tensor` on such a mesh, or on a `Mesh`, marks a tensor.
+    """`torch.distributed.tensor.distribute_tensor` on a DeviceMesh of "spmd", or on a `Mesh`, marks
+    a tensor.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -116,7 +116,6 @@ def dtensor() -> None:
     """
     from torch_spmd.integrations import _lists
 
-    _lists.device_mesh(importlib.import_module("torch.distributed.device_mesh"))
     _lists.distribute_tensor(importlib.import_module("torch.distributed.tensor"))
 
 

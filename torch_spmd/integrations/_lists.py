@@ -45,17 +45,6 @@ def safetensors(module: Any) -> None:
     replace(module, "load_file", load, "safetensors()")  # load_model calls it, too
 
 
-def device_mesh(module: Any) -> None:
-    """A DeviceMesh of "spmd" has no process groups: its ranks are devices."""
-    kind: Any = module.DeviceMesh
-
-    def new(cls: type, device_type: Any = None, *args: Any, **options: Any) -> Any:
-        ours = cls is kind and device_type == DEVICE
-        return object.__new__(_compat.mesh_of_devices() if ours else cls)
-
-    replace(kind, "__new__", new, "dtensor()")
-
-
 def distribute_tensor(module: Any) -> None:
     """`distribute_tensor` with a mesh of "spmd" marks a tensor of the device."""
     original = module.distribute_tensor

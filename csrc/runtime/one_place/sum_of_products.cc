@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/one_place/sum_of_products.h"
 
-#include <ATen/TensorUtils.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -17,6 +16,7 @@
 #include "csrc/program/one_place/fuse_sums.h"
 #include "csrc/rules/registry.h"
 #include "csrc/runtime/tiled_tensor.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -37,10 +37,7 @@ std::array<int64_t, 2> SizesOfRows(const at::Tensor& x) {
 // The tensor [..., n] as [rows, n]; a view if the strides permit it.
 at::Tensor AsRows(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape(SizesOfRows(x)); }
 
-bool LiesAsRows(const at::Tensor& x) {
-  return x.dim() <= 2 ||
-         at::detail::computeStride(x.sizes(), x.strides(), SizesOfRows(x)).has_value();
-}
+bool LiesAsRows(const at::Tensor& x) { return x.dim() <= 2 || compat::HasView(x, SizesOfRows(x)); }
 
 // PyTorch's linear also takes a weight of one dimension, and a bias of any shape that broadcasts.
 bool IsOfMatrices(const program::Program& program, const Instruction& linear) {

@@ -15,6 +15,7 @@
 #include "absl/container/inlined_vector.h"
 #include "csrc/trace/api/register_reshard.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/compat/autograd.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/dispatch/kernel.h"
 #include "csrc/trace/op/define.h"
@@ -120,6 +121,7 @@ void MakeNode(absl::Span<const at::Tensor> results, Forms forms, const autograd:
     node->forms.push_back(forms[k]);
     autograd::set_history(results[k], node);
   }
+  ShowNode(node);
 }
 
 at::Tensor InThreeOps(const at::Tensor& x, const LaneForm& form, bool to) {
@@ -139,7 +141,7 @@ at::Tensor InThreeOps(const at::Tensor& x, const LaneForm& form, bool to) {
 // its own.
 bool ShareHistory(const at::Tensor& x, const at::Tensor& result) {
   if (x.is_view() || x.grad_fn() == nullptr) return false;
-  autograd::impl::set_gradient_edge(result, autograd::impl::gradient_edge(x));
+  compat::SetGradientEdge(result, compat::GradientEdge(x));
   return true;
 }
 
@@ -168,7 +170,7 @@ std::vector<at::Tensor> AllLanes(absl::Span<const at::Tensor> tensors, Forms for
     const at::Tensor& x = tensors[k];
     if (!x.defined() || !x.requires_grad() || !plain(x)) continue;
     if (!to && forms[k]->apart.empty() && ShareHistory(x, results[k])) continue;
-    edges[k] = autograd::impl::gradient_edge(x);
+    edges[k] = compat::GradientEdge(x);
   }
   MakeNode(results, forms, edges, to);
   return results;

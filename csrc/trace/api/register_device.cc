@@ -3,9 +3,7 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
-#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pthread.h>
 
 #include <chrono>
@@ -15,6 +13,7 @@
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/api/register_kernels.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/compat/device.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/generator.h"
 #include "csrc/trace/device/refused_collectives.h"
@@ -50,7 +49,7 @@ bool HasDType(c10::ScalarType type) {
 using Time = std::chrono::steady_clock::time_point;
 
 // There is one device with one stream: the tape orders the work.
-struct Guard final : c10::impl::DeviceGuardImplInterface {
+struct Guard final : compat::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kDeviceType; }
   c10::Device exchangeDevice(c10::Device d) const override {
     CheckIndex(d.index());
@@ -180,7 +179,7 @@ void RegisterDevice() {
   if (done) return;
   done = true;
   runtime::RegisterKernels();
-  c10::impl::DeviceGuardImplRegistrar(kDeviceType, new Guard);
+  compat::RegisterDeviceGuard(kDeviceType, new Guard);
   c10::SetAllocator(kDeviceType, DeviceAllocatorInstance());
   at::setHostAllocator(kDeviceType, &TheHostAllocator());
   at::RegisterPrivateUse1HooksInterface(new Hooks);

@@ -5,7 +5,6 @@
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/alias_native.h>
 #include <ATen/ops/detach_native.h>
 #include <c10/core/AutogradState.h>
@@ -13,6 +12,7 @@
 #include <torch/library.h>
 
 #include "csrc/rules/registry.h"
+#include "csrc/trace/compat/device.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/dispatch/kernel.h"
@@ -62,8 +62,7 @@ void RefuseLayout(const c10::OperatorHandle& op, torch::jit::Stack*) {
                               " tensors are not supported on '", TheDevice(),
                               "'; keep them on the CPU");
 }
-constexpr char kCompressed[] = "sparse compressed", kNested[] = "nested",
-               kQuantized[] = "quantized";
+constexpr char kNested[] = "nested", kQuantized[] = "quantized";
 
 // Between the CPU and us, `.data =` and module.to may exchange the TensorImpl's contents, so that
 // parameters keep their identity and their ties. PyTorch asks this just before `from` takes the
@@ -77,7 +76,9 @@ bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from
   const auto ours_or_cpu = [](const at::Tensor& t) {
     return (t.device().type() == kDeviceType || t.device().is_cpu()) && t.layout() == at::kStrided;
   };
-  if (self.is_sparse() && from.is_sparse()) return self.device() == from.device();
+  if (self.layout() != at::kStrided && self.layout() == from.layout()) {
+    return self.device() == from.device();
+  }
   return ours_or_cpu(self) && ours_or_cpu(from);
 }
 
@@ -127,7 +128,7 @@ int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at
   }
   if (mask.has_value() && mask->defined() && mask->requires_grad()) return math;
   for (const at::Tensor& t : {query, key, value}) {
-    if (t._fw_grad(0).defined()) return math;  // no forward-mode formula
+    if (HasTangent(t)) return math;  // no forward-mode formula
   }
   const auto size = [](const at::Tensor& t, int64_t d) { return t.sym_size(d); };
   if (size(query, 0) != size(key, 0) || size(key, 0) != size(value, 0)) return math;
@@ -201,21 +202,10 @@ void RegisterKernels() {
   for (c10::RegistrationHandleRAII& handle : RegisterSparseKernels()) {
     handles->push_back(std::move(handle));
   }
-  refuse(DispatchKey::SparseCsrPrivateUse1,
-         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>());
   refuse(DispatchKey::NestedTensorPrivateUse1,
          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kNested>>());
   refuse(DispatchKey::QuantizedPrivateUse1,
          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kQuantized>>());
-  // Composed for every device of what is ordinary there: indices and values are strided tensors.
-  for (const char* form : {"compressed", "csr", "csc", "bsr", "bsc"}) {
-    for (const DispatchKey key : {DispatchKey::PrivateUse1, DispatchKey::SparseCsrPrivateUse1}) {
-      handles->push_back(dispatcher.registerImpl(
-          {c10::str("aten::_sparse_", form, "_tensor_unsafe"), ""}, key,
-          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>(), std::nullopt,
-          nullptr, "torch_spmd"));
-    }
-  }
   RegisterAutogradKernels();
   auto* library = new torch::Library(torch::Library::IMPL, "aten",
                                      c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
@@ -224,7 +214,7 @@ void RegisterKernels() {
                                     __FILE__, __LINE__);
   device->impl("alias", TORCH_FN(AliasOrShard));
   device->impl("detach", TORCH_FN(DetachOrShard));
-  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&ChooseAttention);
+  compat::ChooseAttentionBy(&ChooseAttention);
 }
 
 }  // namespace spmd::trace

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/make_node.h"
@@ -108,10 +109,12 @@ at::Tensor ReshardWithGradient(c10::DispatchKeySet keys, const at::Tensor& x, st
     const at::AutoDispatchBelowADInplaceOrView below;
     return TheReshard().redispatch(keys & c10::after_autograd_keyset, x, mesh, spec);
   }();
-  if (gradient) autograd::set_history(result, node);
+  if (gradient) {
+    autograd::set_history(result, node);
+    ShowNode(node);
+  }
   if (HasTangent(x)) {
-    result._set_fw_grad(TheReshard().call(x._fw_grad(/*level=*/0), mesh, spec), /*level=*/0,
-                        /*is_inplace_op=*/false);
+    compat::SetTangent(result, TheReshard().call(compat::TangentOf(x), mesh, spec));
   }
   return result;
 }

@@ -129,9 +129,9 @@ class Session {
   // Waits until no program runs or waits. Runs nothing and reports nothing.
   void WaitForPrograms();
   // Called by the hooks around an optimizer's step (csrc/trace/session/optimizer_step.h). A step
-  // that waits is run first. Returns how many steps did not happen so far. Errors: those of the
-  // cut.
-  absl::StatusOr<int64_t> OptimizerBegins(const void* optimizer);
+  // that waits is run first. `call` is the Python call that makes the step. Returns how many steps
+  // did not happen so far. Errors: those of the cut.
+  absl::StatusOr<int64_t> OptimizerBegins(const void* optimizer, const void* call);
   // The end of a step is a cut, unless inside a backward pass; it waits until `gradients`, which
   // the optimizer's parameters hold, are dropped (csrc/trace/run/end_of_step.h). Errors: those of
   // the cut; the failure by which the step was lost before it began.

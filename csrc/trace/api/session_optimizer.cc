@@ -8,6 +8,7 @@
 #include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/end_of_step.h"
+#include "csrc/trace/run/lost_steps.h"
 #include "csrc/trace/run/resolve.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/util/status.h"
@@ -15,9 +16,6 @@
 namespace spmd::trace {
 
 namespace {
-
-// At most this many steps are kept that were never ended, because an exception left them.
-constexpr size_t kMostOpen = 4;
 
 // Ends the step: what is recorded from here on belongs to no step of the optimizer.
 void EndStep(SessionState& state, const void* optimizer) {
@@ -33,17 +31,18 @@ void EndStep(SessionState& state, const void* optimizer) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> Session::OptimizerBegins(const void* optimizer) {
+absl::StatusOr<int64_t> Session::OptimizerBegins(const void* optimizer, const void* call) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   lock->diagnostics.steps.BeginStep();
+  LeaveSteps(*lock);
   std::vector<StepPart>& open = lock->optimizer_steps.open;
-  // An exception has left the optimizer's earlier step.
-  std::erase_if(open, [&](const StepPart& part) { return part.step->optimizer == optimizer; });
-  if (open.size() == kMostOpen) open.erase(open.begin());
+  // The frame of a call that an exception has left may be used again.
+  std::erase_if(open, [&](const StepPart& part) { return part.step->call == call; });
   StepPart part;
   part.step = std::make_shared<OptimizerStep>();
   part.step->optimizer = optimizer;
+  part.step->call = call;
   part.begin = lock->tape->num_records();
   open.push_back(std::move(part));
   return lock->optimizer_steps.lost;

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
@@ -36,9 +37,10 @@ std::string LayoutName(at::Layout layout) {
 absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
   if (Buffer::IsOurs(tensor)) return absl::OkStatus();
   if (tensor.layout() != at::kStrided) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        caller, " takes no sparse tensor; got one with layout ", LayoutName(tensor.layout()),
-        tensor.is_sparse() ? "; give it the values, t._values(), whose nnz can be sharded" : ""));
+    return absl::InvalidArgumentError(
+        absl::StrCat(caller, " takes no sparse tensor; got one with layout ",
+                     LayoutName(tensor.layout()), "; give it the values, t.",
+                     tensor.is_sparse() ? "_" : "", "values(), whose nnz can be sharded"));
   }
   return absl::InvalidArgumentError(absl::StrCat(caller, ": the tensor is on '",
                                                  tensor.device().str(),

@@ -2,10 +2,8 @@
 #include "csrc/trace/api/shard_run.h"
 
 #include <ATen/Context.h>
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/sum.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
@@ -15,6 +13,10 @@
 #include <atomic>
 
 #include "absl/cleanup/cleanup.h"
+#include "csrc/trace/compat/autograd.h"
+#include "csrc/trace/compat/keys.h"
+#include "csrc/trace/compat/levels.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/shard_impl.h"
 #include "csrc/trace/dispatch/kernel.h"
@@ -23,17 +25,8 @@
 namespace spmd::trace {
 
 namespace autograd = torch::autograd;
-namespace functorch = at::functorch;
 
 namespace {
-
-// True if the function has given the shard a history or hooks, or made it a leaf.
-bool IsTouched(const at::Tensor& t) {
-  const auto* const meta =
-      static_cast<const autograd::AutogradMeta*>(t.unsafeGetTensorImpl()->autograd_meta());
-  return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_ != nullptr ||
-                             !meta->hooks_.empty() || meta->fw_grad_ != nullptr);
-}
 
 uint64_t NewId() {
   static std::atomic<uint64_t> latest = 0;
@@ -83,7 +76,7 @@ ShardRun::ShardRun(std::shared_ptr<const RegionLevels> levels, std::vector<at::T
       lanes_(std::move(lanes)),
       edges_(std::move(edges)),
       forms_(forms.begin(), forms.end()),
-      keys_(c10::impl::tls_local_dispatch_key_set()),
+      keys_(compat::KeysOfThread()),
       grad_mode_(GradMode()),
       next_node_(at::sequence_number::peek()),
       program_(std::move(known)) {
@@ -144,12 +137,12 @@ void ShardRun::End() {
 
 at::Tensor ShardRun::MakeShard(int32_t number) const {
   const ShardProgram::Shard& shard = program_->shards[number];
-  return at::detail::make_tensor_base<ShardImpl>(id_, number, shard.form, shard.dtype);
+  return compat::NewTensor<ShardImpl>(id_, number, shard.form, shard.dtype);
 }
 
 bool ShardRun::IsShard(const at::Tensor& t, int32_t number) const {
   const ShardImpl* const shard = ShardImpl::Of(t);
-  return shard != nullptr && shard->run == id_ && shard->number == number && !IsTouched(t);
+  return shard != nullptr && shard->run == id_ && shard->number == number && !compat::IsTouched(t);
 }
 
 std::optional<int32_t> ShardRun::NumberOf(const at::Tensor& t) const {
@@ -163,8 +156,7 @@ bool ShardRun::ShowsAll() const { return at::sequence_number::peek() == next_nod
 
 void ShardRun::Check() {
   // Autocast looks at ops before they are noted.
-  if (ended_ || !ShowsAll() || at::autocast::is_autocast_enabled(kDeviceType) ||
-      !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) {
+  if (ended_ || !ShowsAll() || at::autocast::is_autocast_enabled(kDeviceType) || NodesAreSeen()) {
     End();
   }
 }
@@ -434,7 +426,7 @@ void ShardRun::Keep(Performed performed) {
 at::Tensor ShardRun::Batched(int32_t shard, int64_t first) const {
   at::Tensor t = values_[shard];
   for (const ShardLane& lane : LanesOf(shard)) {
-    t = functorch::makeBatched(std::move(t), lane.dim, first + static_cast<int64_t>(lane.axis));
+    t = compat::MakeBatched(std::move(t), lane.dim, first + static_cast<int64_t>(lane.axis));
   }
   return t;
 }
@@ -450,7 +442,7 @@ ShardRun::Performed ShardRun::PerformStep(const Step& step) {
     ended_ |= !done;  // the function may catch the error, but the run has no result of this step
   };
   at::set_default_dtype(c10::scalarTypeToTypeMeta(step.default_dtype));
-  const c10::impl::ForceDispatchKeyGuard keys(keys_);
+  const compat::ForceDispatchKeyGuard keys(keys_);
   const c10::AutoGradMode grad_mode(step.grad_mode);
   Performed performed = step.op != nullptr         ? PerformOp(step)
                         : step.function != nullptr ? PerformFunction(step)
@@ -534,15 +526,15 @@ ShardRun::Performed::Result ShardRun::Unwrapped(const at::Tensor& seen, int64_t 
   Performed::Result result{.seen = seen, .value = seen, .lanes = {}};
   if (!seen.defined()) return result;
   for (size_t axis = levels_->axes(); axis-- > 0;) {
-    const functorch::BatchedTensorImpl* const varies = functorch::maybeGetBatchedImpl(result.value);
-    if (varies == nullptr || varies->level() != first + static_cast<int64_t>(axis)) continue;
+    const compat::BatchedTensorImpl* const varies =
+        compat::BatchedAt(result.value, first + static_cast<int64_t>(axis));
+    if (varies == nullptr) continue;
     result.lanes.insert(result.lanes.begin(), {axis, varies->bdim()});
     result.value = at::Tensor(varies->value());
   }
   const at::Tensor& t = result.value;
-  if (functorch::isBatchedTensor(t) || t.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) ||
-      t.device().type() != kDeviceType || t.layout() != at::kStrided || !Buffer::IsOurs(t) ||
-      t.is_conj() || t.is_neg()) {
+  if (compat::LevelOf(t).has_value() || compat::IsOfGrad(t) || t.device().type() != kDeviceType ||
+      t.layout() != at::kStrided || !Buffer::IsOurs(t) || t.is_conj() || t.is_neg()) {
     End();
   }
   return result;

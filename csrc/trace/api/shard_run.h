@@ -25,7 +25,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <memory>
@@ -35,6 +34,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "csrc/trace/api/lanes.h"
+#include "csrc/trace/compat/keys.h"
 #include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/recorder/region.h"
 
@@ -199,7 +199,7 @@ class ShardRun final : public ShardOps {
   std::vector<at::Tensor> lanes_;
   torch::autograd::edge_list edges_;
   const std::vector<LaneFormPtr> forms_;
-  const c10::impl::LocalDispatchKeySet keys_;
+  const compat::LocalDispatchKeySet keys_;
   const bool grad_mode_;
   uint64_t next_node_;  // the number of the next node of autograd, unless the function makes some
   ShardProgramPtr program_;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/device/generator.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstring>
+#include <random>
 
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/device/device_type.h"
 
 namespace spmd::trace {
@@ -25,7 +26,9 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   }
   uint64_t current_seed() const override { return seed_; }
   uint64_t seed() override {
-    set_current_seed(c10::detail::getNonDeterministicRandom());
+    std::random_device random;
+    constexpr int kBits = 53;  // which a double holds, as PyTorch's generators do
+    set_current_seed((uint64_t{random()} << 32 | random()) & ((uint64_t{1} << kBits) - 1));
     return seed_;
   }
   void set_offset(uint64_t offset) override { counter_ = offset; }
@@ -33,13 +36,16 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   uint64_t Next() { return counter_++; }
 
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
-    at::Tensor state = at::detail::empty_cpu({2 * sizeof(uint64_t)}, at::kByte);
+    at::Tensor state = compat::EmptyOnCpu({2 * sizeof(uint64_t)}, at::kByte);
     std::memcpy(state.data_ptr(), &seed_, sizeof(seed_));
     std::memcpy(static_cast<char*>(state.data_ptr()) + sizeof(seed_), &counter_, sizeof(counter_));
     return state.getIntrusivePtr();
   }
   void set_state(const c10::TensorImpl& state) override {
-    at::detail::check_rng_state(state);
+    TORCH_CHECK_TYPE(
+        state.layout() == at::kStrided && state.device().is_cpu() && state.dtype() == at::kByte,
+        "RNG state must be a torch.ByteTensor");
+    TORCH_CHECK(state.is_contiguous(), "RNG state must be contiguous");
     TORCH_CHECK(state.numel() == 2 * sizeof(uint64_t), "RNG state of ", TheDevice(), " has ",
                 2 * sizeof(uint64_t), " bytes; got ", state.numel());
     const auto* bytes = static_cast<const char*>(state.data());

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/TensorImpl.h>
 
 #include <cstdint>
 #include <typeinfo>
@@ -23,7 +22,7 @@ class ShardImpl final : public FormedTensorImpl, public Pooled<ShardImpl> {
                          c10::scalarTypeToTypeMeta(dtype), c10::Device(kDeviceType, 0)),
         run(run),
         number(number) {
-    key_set_ = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
+    SetKeys(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1));
     TakeForm(form);
     set_storage_access_should_throw();
   }

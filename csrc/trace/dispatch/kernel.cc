@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/dispatch/kernel.h"
 
-#include <ATen/TracerMode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -15,6 +14,8 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "csrc/trace/compat/autograd.h"
+#include "csrc/trace/compat/keys.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/shard_impl.h"
 #include "csrc/trace/device/status_to_exception.h"
@@ -104,7 +105,7 @@ bool WaitsToBeUsed(const OpInfo& op, const CallArguments& args) {
 
 // True within torch.jit.trace, for an op that it has not recorded; it does not look into those that
 // it has. Few ops are not (csrc/trace/ops/layer.cc).
-bool IsUnseenByTracer() { return at::tracer::impl::is_dispatch_enabled(); }
+bool IsUnseenByTracer() { return compat::TracerSeesOps(); }
 
 void EndRepeats(SessionState& state) {
   const bool in_backward = GraphTask() >= 0;
@@ -164,12 +165,12 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
 void CheckWritable(at::TensorList list) {
   if (c10::InferenceMode::is_enabled()) return;
   for (const at::Tensor& t : list) {
-    if (t.is_inference()) torch::autograd::impl::bump_version(t);  // raises the error
+    if (t.is_inference()) compat::CountWrite(t);  // raises the error
   }
 }
 
 void CountWrites(at::TensorList written) {
-  for (const at::Tensor& t : written) torch::autograd::impl::bump_version(t);
+  for (const at::Tensor& t : written) compat::CountWrite(t);
 }
 
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {

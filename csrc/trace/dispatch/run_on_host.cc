@@ -2,6 +2,7 @@
 #include "csrc/trace/dispatch/run_on_host.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
@@ -61,7 +62,7 @@ c10::IValue HostArgument(SessionState& state, const OpInfo& op, const ArgInfo& i
     case ArgKind::kGenerator: {
       const RandomKey key =
           NextRandom(arg.isNone() ? std::nullopt : std::optional<at::Generator>(arg.toGenerator()));
-      return c10::IValue(at::detail::createCPUGenerator(SeedOf(key)));
+      return c10::IValue(at::make_generator<at::CPUGeneratorImpl>(SeedOf(key)));
     }
     case ArgKind::kDropped:
       if (arg.isDevice()) return c10::IValue(c10::Device(c10::kCPU));
@@ -76,10 +77,7 @@ at::Tensor Upload(const at::Tensor& host) {
   TORCH_CHECK_NOT_IMPLEMENTED(!host.is_nested(),
                               "torch_spmd: nested tensors are not supported on '", TheDevice(),
                               "'; keep them on the CPU");
-  if (host.is_sparse()) return host.to(TheDevice());
-  TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided, "torch_spmd: ", host.layout(),
-                              " tensors are not supported on '", TheDevice(),
-                              "'; keep them on the CPU");
+  if (host.layout() != c10::kStrided) return host.to(TheDevice());
   TensorMeta meta = TensorMeta::Of(host);
   meta.offset = 0;
   if (!host.is_non_overlapping_and_dense()) {
@@ -118,7 +116,7 @@ class SeededHost {
   SeededHost& operator=(const SeededHost&) = delete;
 
  private:
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Generator generator_ = at::globalContext().defaultGenerator(at::kCPU);
   at::Tensor before_;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers that PyTorch passes to private devices undecomposed: linear's gradient, attention, and the
 // fused cells of recurrent networks (written in ATen ops, which come back to the boxed kernel).
-#include <ATen/TracerMode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -20,6 +19,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "csrc/trace/compat/keys.h"
 #include "csrc/trace/dispatch/record_generic.h"
 #include "csrc/trace/ops/handlers.h"
 #include "csrc/trace/recorder/arguments.h"
@@ -48,7 +48,7 @@ void Linear(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
 
 // torch.jit.trace records _convolution, which PyTorch's own kernel calls.
 void Convolution(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
-  if (!at::tracer::impl::is_dispatch_enabled()) return RunGeneric(state, op, stack);
+  if (!compat::TracerSeesOps()) return RunGeneric(state, op, stack);
   op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 

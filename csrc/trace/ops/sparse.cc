@@ -2,11 +2,19 @@
 #include "csrc/trace/ops/sparse.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/ops/handlers.h"
+#include "csrc/trace/recorder/arguments.h"
 #include "csrc/util/sorted.h"
 
 namespace spmd::trace {
@@ -28,6 +36,10 @@ constexpr std::string_view kComposedForCoo[] = {
     "aten::_to_dense",
     "aten::_to_sparse",
     "aten::_to_sparse.sparse_dim",
+    "aten::_to_sparse_bsc",
+    "aten::_to_sparse_bsr",
+    "aten::_to_sparse_csc",
+    "aten::_to_sparse_csr",
     "aten::_values",
     "aten::abs",
     "aten::abs.out",
@@ -165,17 +177,28 @@ constexpr std::string_view kComposedForCoo[] = {
 };
 static_assert(IsSortedAndUnique(kComposedForCoo));
 
-void ComposeForCoo(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::SparseCPU), stack);
+// Ops on compressed tensors that read the CPU's memory. PyTorch composes all others that the CPU
+// has for them. (test_sparse_compressed.py compares with PyTorch's list.)
+constexpr std::string_view kNotComposedForCompressed[] = {
+    "aten::_pin_memory",
+    "aten::_sparse_csr_prod.dim_dtype",
+    "aten::triangular_solve.X",
+};
+
+template <c10::DispatchKey kKey>
+void Compose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(kKey), stack);
 }
 
-void RefuseCoo(const c10::OperatorHandle& op, torch::jit::Stack*) {
+void RefuseSparse(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "torch_spmd: ", op.operator_name().name,
                               " takes no sparse tensors on '", TheDevice(),
                               "'; call .to_dense() or .cpu() first");
 }
 
-bool IsPinnedCoo(const at::Tensor&, std::optional<at::Device>) { return false; }
+bool IsPinnedSparse(const at::Tensor&, std::optional<at::Device>) { return false; }
+
+// --- the same ops on dense tensors ---
 
 // Sparse tensors of dense ones: PyTorch composes them of nonzero and index.
 void ToSparse(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
@@ -183,36 +206,119 @@ void ToSparse(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
+// Where each row starts among sorted rows: [size + 1].
+void StartsOfRows(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  const at::Tensor rows = a[0].toTensor();
+  const int64_t size = a[1].toInt();
+  const bool int32 = a[2].toBool();
+  stack->push_back(rows.numel() == 0
+                       ? at::zeros({size + 1}, rows.options().dtype(int32 ? at::kInt : at::kLong))
+                       : at::searchsorted(rows, at::arange(size + 1, rows.options()), int32));
+}
+
+// The coordinates of each value, [dims, n], from where the rows start and the columns.
+void RowsOfStarts(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  const at::Tensor starts = a[0].toTensor(), columns = a[1].toTensor();
+  TORCH_CHECK(starts.dim() == columns.dim(),
+              "crow_indices and col_indices are supposed to have the same dimensionality, but got ",
+              starts.dim(), " and ", columns.dim(), " dimensional tensors, respectively.");
+  const bool int32 = a[2].toBool(), transpose = a[3].toBool();
+  const at::TensorOptions options = starts.options().dtype(int32 ? at::kInt : at::kLong);
+  const int64_t last = columns.dim() - 1;
+  std::vector<at::Tensor> along;
+  for (int64_t d = 0; d < last; ++d) {
+    std::vector<int64_t> sizes(columns.dim(), 1);
+    sizes[d] = columns.size(d);
+    along.push_back(at::arange(columns.size(d), options).view(sizes));
+  }
+  const at::Tensor each = at::arange(columns.size(last), starts.options()).expand(columns.sizes());
+  along.push_back(at::searchsorted(starts, each, int32, /*right=*/true).sub(1));
+  along.insert(along.end() - (transpose ? 1 : 0), columns.to(options.dtype()));
+  for (at::Tensor& dim : along) dim = dim.expand(columns.sizes()).reshape({columns.numel()});
+  stack->push_back(at::stack(along));
+}
+
 constexpr HandlerRow kSparseHandlers[] = {
+    {"aten::_convert_indices_from_coo_to_csr", &StartsOfRows, kReplayable},
+    {"aten::_convert_indices_from_coo_to_csr.out", &RunIntoOut},
+    {"aten::_convert_indices_from_csr_to_coo", &RowsOfStarts, kReplayable},
+    {"aten::_convert_indices_from_csr_to_coo.out", &RunIntoOut},
     {"aten::_to_sparse", &ToSparse},
     {"aten::_to_sparse.sparse_dim", &ToSparse},
+    {"aten::_to_sparse_bsc", &ToSparse},
+    {"aten::_to_sparse_bsr", &ToSparse},
+    {"aten::_to_sparse_csc", &ToSparse},
+    {"aten::_to_sparse_csr", &ToSparse},
 };
 static_assert(IsSortedAndUnique(kSparseHandlers, &HandlerRow::op));
+
+// Registers kernels for one kind of sparse tensors: ours, what PyTorch composes, and the error for
+// all other ops.
+class Registration {
+ public:
+  explicit Registration(c10::DispatchKey key)
+      // Never destroyed: the dispatcher may outlive static objects of this library.
+      : key_(key),
+        ours_(*new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__)) {
+    ours_.impl("is_pinned", TORCH_FN(IsPinnedSparse));
+  }
+
+  torch::Library& ours() { return ours_; }
+
+  template <c10::DispatchKey kOfCpu>
+  void AddComposed(const OpInfo& op) {
+    if (!op.handle.hasKernelForDispatchKey(kOfCpu) || op.handle.hasKernelForDispatchKey(key_)) {
+      return;
+    }
+    handles_.push_back(c10::Dispatcher::singleton().registerImpl(
+        op.handle.operator_name(), key_,
+        c10::KernelFunction::makeFromBoxedFunction<&Compose<kOfCpu>>(), std::nullopt, nullptr,
+        "torch_spmd"));
+  }
+
+  std::vector<c10::RegistrationHandleRAII> Finish() && {
+    handles_.push_back(c10::Dispatcher::singleton().registerFallback(
+        key_, c10::KernelFunction::makeFromBoxedFunction<&RefuseSparse>(), "torch_spmd"));
+    return std::move(handles_);
+  }
+
+ private:
+  c10::DispatchKey key_;
+  torch::Library& ours_;
+  std::vector<c10::RegistrationHandleRAII> handles_;
+};
 
 }  // namespace
 
 absl::Span<const HandlerRow> SparseHandlers() { return kSparseHandlers; }
 
 std::vector<c10::RegistrationHandleRAII> RegisterSparseKernels() {
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  constexpr auto kKey = c10::DispatchKey::SparsePrivateUse1;
-  std::vector<c10::RegistrationHandleRAII> handles;
+  Registration coo(c10::DispatchKey::SparsePrivateUse1);
+  AddSparseArithmetic(coo.ours());
+  AddSparseProducts(coo.ours());
   for (const std::string_view name : kComposedForCoo) {
     // Another version of PyTorch may lack some.
     const OpInfo* const op = FindOp(std::string(name));
-    if (op == nullptr || !op->handle.hasKernelForDispatchKey(c10::DispatchKey::SparseCPU)) continue;
-    handles.push_back(
-        dispatcher.registerImpl(op->handle.operator_name(), kKey,
-                                c10::KernelFunction::makeFromBoxedFunction<&ComposeForCoo>(),
-                                std::nullopt, nullptr, "torch_spmd"));
+    if (op != nullptr) coo.AddComposed<c10::DispatchKey::SparseCPU>(*op);
   }
-  handles.push_back(dispatcher.registerFallback(
-      kKey, c10::KernelFunction::makeFromBoxedFunction<&RefuseCoo>(), "torch_spmd"));
-  // Never destroyed: the dispatcher may outlive static objects of this library.
-  auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
-  AddSparseArithmetic(*library);
-  AddSparseProducts(*library);
-  library->impl("is_pinned", TORCH_FN(IsPinnedCoo));
+  Registration compressed(c10::DispatchKey::SparseCsrPrivateUse1);
+  AddCompressed(compressed.ours());
+  AddCompressedProducts(compressed.ours());
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto handle = c10::Dispatcher::singleton().findSchema(name);
+    if (!handle.has_value() ||
+        absl::c_linear_search(kNotComposedForCompressed, c10::toString(name)))
+      continue;
+    compressed.AddComposed<c10::DispatchKey::SparseCsrCPU>(OpInfoFor(*handle));
+  }
+  std::vector<c10::RegistrationHandleRAII> handles = std::move(coo).Finish();
+  for (c10::RegistrationHandleRAII& handle : std::move(compressed).Finish()) {
+    handles.push_back(std::move(handle));
+  }
   return handles;
 }
 

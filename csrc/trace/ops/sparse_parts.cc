@@ -78,7 +78,7 @@ at::Tensor& Into(at::Tensor& out, const at::Tensor& result) {
   TORCH_CHECK(at::canCast(result.scalar_type(), out.scalar_type()), "result type ",
               result.scalar_type(), " can't be cast to the desired output type ",
               out.scalar_type());
-  if (!out.is_sparse() && out.sizes() != result.sizes()) out.resize_(result.sizes());
+  if (out.layout() == at::kStrided && out.sizes() != result.sizes()) out.resize_(result.sizes());
   out.copy_(result);
   return out;
 }

@@ -43,4 +43,9 @@ at::Tensor EachOf(const at::Tensor& numbers, const at::Tensor& values);
 // Writes what an op has computed to the tensor that the caller has given.
 at::Tensor& Into(at::Tensor& out, const at::Tensor& result);
 
+// Whether a compressed layout says where rows start, and not columns.
+inline bool IsOfRows(at::Layout layout) {
+  return layout == at::kSparseCsr || layout == at::kSparseBsr;
+}
+
 }  // namespace spmd::trace

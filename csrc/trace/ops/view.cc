@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views. A view is a tensor on the same Storage, with the step that leads to it.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/ops/handlers.h"
+#include "csrc/trace/ops/strided_windows.h"
 #include "csrc/trace/recorder/arguments.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_state.h"
@@ -133,8 +136,8 @@ void MakeViews(SessionState& state, const OpInfo& op, torch::jit::Stack* stack, 
   for (size_t k = 0; k < metas.size(); ++k) {
     at::Tensor view = NewView(self, metas[k]);
     // The dispatch keys were copied with the tensor's.
-    if (view.is_complex()) view._set_conj(self.is_conj() != flips.conj);
-    view._set_neg(self.is_neg() != flips.neg);
+    if (view.is_complex()) compat::SetConj(view, self.is_conj() != flips.conj);
+    compat::SetNeg(view, self.is_neg() != flips.neg);
     NoteRecipe(self, parent, source, view, step(args, source.dims, static_cast<int>(k)));
     views.push_back(std::move(view));
   }
@@ -149,6 +152,20 @@ void MakeViews(SessionState& state, const OpInfo& op, torch::jit::Stack* stack, 
 template <StepFn Step, bool FlipsConj = false, bool FlipsNeg = false>
 void RunView(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   MakeViews(state, op, stack, Step, {FlipsConj, FlipsNeg});
+}
+
+// Under inference_mode no kernel above has looked for slices.
+void RunAsStrided(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = PeekArguments(op, stack);
+  std::optional<at::Tensor> slices;
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    slices = AsSlices(args[0].toTensor(), args[1].toIntVector(), args[2].toIntVector(),
+                      args[3].toOptional<int64_t>());
+  }
+  if (!slices.has_value()) return MakeViews(state, op, stack, NoStep, {});
+  torch::jit::drop(*stack, op.args.size());
+  stack->push_back(*std::move(slices));
 }
 
 // squeeze_, t_, … give the same tensor other sizes and strides, as `view_op` would.
@@ -196,7 +213,7 @@ constexpr HandlerRow kViewHandlers[] = {
     {"aten::_neg_view", &RunView<Only<ViewOp::kNeg>, false, true>, kReplayable},
     {"aten::_reshape_alias", &RunView<Only<ViewOp::kReshape>>, kReplayable},
     {"aten::_unsafe_view", &RunView<Only<ViewOp::kReshape>>, kReplayable},
-    {"aten::as_strided", &RunView<NoStep>, kReplayable},
+    {"aten::as_strided", &RunAsStrided, kReplayable},
     {"aten::as_strided_", &RunViewInPlace<kAsStrided, NoStep>},
     {"aten::diagonal", &RunView<DiagonalStep>, kReplayable},
     {"aten::expand", &RunView<Only<ViewOp::kExpand>>, kReplayable},

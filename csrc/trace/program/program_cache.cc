@@ -28,9 +28,6 @@ int64_t CachedProgram::HeapBytes() const {
   constexpr int64_t kLayout = 512;
   bytes += kLayout * static_cast<int64_t>(layouts.size() + taken.size() + asked.size());
   if (recording != nullptr) bytes += recording->HeapBytes();
-  for (const auto& [wanted, part] : parts) {
-    if (part != nullptr) bytes += HeapBytes(wanted) + part->program->HeapBytes();
-  }
   return bytes;
 }
 
@@ -67,14 +64,9 @@ void ProgramCache::Insert(CachedProgramPtr program) {
   by_key_[Kept(program->key)].push_back(program);
   recent_.push_front(std::move(program));
   entries_[recent_.front().get()].place = recent_.begin();
-  CountAgain(*recent_.front());
-}
-
-void ProgramCache::CountAgain(const CachedProgram& program) {
-  const auto it = entries_.find(&program);
-  if (it == entries_.end()) return;  // it was dropped meanwhile
-  const int64_t before = std::exchange(it->second.bytes, program.HeapBytes());
-  bytes_ += it->second.bytes - before;
+  const int64_t bytes = recent_.front()->HeapBytes();
+  entries_[recent_.front().get()].bytes = bytes;
+  bytes_ += bytes;
   while (bytes_ > most_bytes_ && recent_.size() > 1) DropOldest();
 }
 

@@ -21,12 +21,6 @@
 
 namespace spmd::trace {
 
-struct ProgramPart {
-  std::vector<int> inputs;  // numbers of the whole program's inputs
-  std::shared_ptr<CompiledProgram> program;
-  std::vector<LayoutPtr> layouts;  // of the outputs
-};
-
 // The options that make another program of the same tape.
 struct ProgramOptions {
   bool deduplicate = true, coalesce = false, one_place = true, price_moves = true;
@@ -57,9 +51,6 @@ struct CachedProgram {
   mutable std::vector<std::weak_ptr<const Recording>> equal;
   // The bytes on the heap of the program and of everything that it owns.
   int64_t HeapBytes() const;
-  // Parts of the program by their outputs, compiled after the whole program failed
-  // (csrc/trace/run/recover.h).
-  absl::flat_hash_map<std::vector<int>, std::shared_ptr<ProgramPart>> parts;
   // The ops and key prefixes of the tape, for explain_compile.
   std::vector<const OpInfo*> ops;
   std::vector<uint64_t> prefixes;
@@ -77,8 +68,6 @@ class ProgramCache {
   std::vector<CachedProgramPtr> Find(const Hash128& key);
   // Adds a program, which stays until the next one comes, however large it is.
   void Insert(CachedProgramPtr program);
-  // Counts the bytes of `program` again, since it has grown.
-  void CountAgain(const CachedProgram& program);
   // Notes that `program` has its graph and reasons. All but the last few such programs lose theirs.
   void NoteExplained(const std::shared_ptr<CompiledProgram>& program);
   void SetMostBytes(int64_t bytes);

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/program/single_node.h"
 
+#include <ATen/ops/empty.h>
+
 #include <utility>
 
 #include "csrc/ir/evaluate.h"
+#include "csrc/ir/part.h"
 #include "csrc/partition/compile.h"
 #include "csrc/rules/registry.h"
+#include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/util/status.h"
 
@@ -89,8 +93,29 @@ absl::StatusOr<std::vector<at::Tensor>> RunGraph(const ir::Graph& graph,
 }
 
 ir::Graph Alone(const ir::Graph& graph, ir::NodeId id) {
+  ir::Graph alone = ir::EmptyLike(graph, ir::Grids::kLeftOut);
   const ir::Node& node = graph.node(id);
-  return OneNode(graph, id, node.attributes, OperandTypes(graph, node), ResultTypes(graph, node));
+  std::vector<ir::ValueId> operands;
+  for (const ir::ValueId v : node.operands) {
+    operands.push_back(v == ir::kNoValue ? v : alone.AddInput(graph.type(v), ""));
+  }
+  const ir::NodeId copy = ir::CopyNode(graph, node, operands, alone);
+  for (int r = 0; r < node.num_results; ++r) alone.AddOutput({alone.result(copy, r)});
+  return alone;
+}
+
+std::vector<int> ResultsWithElements(const ir::Graph& graph, ir::NodeId id) {
+  std::vector<int> results;
+  for (int r = 0; r < graph.node(id).num_results; ++r) {
+    if (graph.type(graph.result(id, r)).NumElements() > 0) results.push_back(r);
+  }
+  return results;
+}
+
+at::Tensor EmptyHost(const TensorType& type) {
+  const runtime::DispatchGuard guard;
+  return at::empty(at::IntArrayRef(type.dims.data(), type.dims.size()),
+                   at::TensorOptions(runtime::ToScalarType(type.dtype)));
 }
 
 absl::StatusOr<ir::Graph> AloneOnTiles(const ir::Graph& graph, ir::NodeId id,

@@ -32,8 +32,14 @@ absl::StatusOr<std::vector<at::Tensor>> RunGraph(const ir::Graph& graph,
                                                  const std::shared_ptr<runtime::Backend>& backend,
                                                  const GraphInputs& given);
 
-// One node of a graph as a graph of its own: its operands are the inputs, its results the outputs.
+// One node of a graph as a graph of its own, unsharded: its operands are the inputs, its results
+// the outputs.
 ir::Graph Alone(const ir::Graph& graph, ir::NodeId id);
+// The numbers of the node's results that have elements. A result that an output mask leaves out has
+// none in the graph, and is not computed.
+std::vector<int> ResultsWithElements(const ir::Graph& graph, ir::NodeId id);
+// A tensor without values for one of the others.
+at::Tensor EmptyHost(const TensorType& type);
 
 // Where the tiles of a call are in the global tensors. Windows may reach beyond the tensor.
 struct CallTiles {

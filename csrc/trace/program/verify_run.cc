@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/program/verify_run.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/isnan.h>
 
 #include <algorithm>
@@ -62,28 +61,12 @@ ir::Graph Unsharded(ir::Graph graph) {
   return graph;
 }
 
-// The numbers of the node's results that can be compared. A result that an output mask leaves out
-// is not computed and has no elements in the graph.
-std::vector<int> ResultsWithElements(const ir::Graph& graph, ir::NodeId id) {
-  std::vector<int> results;
-  for (int r = 0; r < graph.node(id).num_results; ++r) {
-    if (graph.type(graph.result(id, r)).NumElements() > 0) results.push_back(r);
-  }
-  return results;
-}
-
 // Adds every node's results that have elements to the outputs of the graph, after its own.
 ir::Graph WithAllValues(ir::Graph graph) {
   for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
     for (const int r : ResultsWithElements(graph, id)) graph.AddOutput({graph.result(id, r)});
   }
   return graph;
-}
-
-at::Tensor Empty(const TensorType& type) {
-  const runtime::DispatchGuard guard;
-  return at::empty(at::IntArrayRef(type.dims.data(), type.dims.size()),
-                   at::TensorOptions(runtime::ToScalarType(type.dtype)));
 }
 
 // Runs the sharded program once more with all values as results, and each op alone on the operands
@@ -98,7 +81,7 @@ absl::StatusOr<std::optional<std::string>> NameFirst(const CompiledProgram& prog
   Tensors values(graph.num_values());
   for (size_t k = 0; k < graph.inputs().size(); ++k) values[graph.inputs()[k]] = given.inputs[k];
   for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
-    if (graph.type(v).NumElements() == 0) values[v] = Empty(graph.type(v));
+    if (graph.type(v).NumElements() == 0) values[v] = EmptyHost(graph.type(v));
   }
   size_t at = graph.outputs().size();
   for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {

@@ -2,7 +2,7 @@
 #include "csrc/trace/pytorch/autograd_kernels.h"
 
 #include <ATen/InferSize.h>
-#include <ATen/TensorUtils.h>
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/ops/_embedding_bag_ops.h>
 #include <ATen/ops/_reshape_copy.h>
 #include <ATen/ops/add.h>
@@ -22,11 +22,12 @@
 #include <tuple>
 #include <utility>
 
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/ops/equal_bags.h"
+#include "csrc/trace/ops/strided_windows.h"
 #include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/gradients_on_device.h"
 #include "csrc/trace/pytorch/lanes_product.h"
-#include "csrc/trace/pytorch/strided_windows.h"
 #include "csrc/trace/recorder/region.h"
 #include "csrc/trace/value/buffer.h"
 
@@ -40,7 +41,7 @@ namespace {
 at::Tensor Linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
   const bool has_bias = bias.has_value() && bias->defined();
-  const bool dense = !keys.has(c10::DispatchKey::Sparse);
+  const bool dense = !keys.has(c10::DispatchKey::Sparse) && !keys.has(c10::DispatchKey::SparseCsr);
   if (dense && weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) &&
       !HasTangent(weight) && !(has_bias && HasTangent(*bias))) {
     // Most keys of autograd decompose linear. Nested tensors keep it whole, as the device does.
@@ -58,9 +59,7 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
   const auto plain = c10::asIntArrayRefSlowOpt(size);
   if (plain.has_value() && Buffer::IsOurs(self) && !self.is_contiguous() && IsNext(keys)) {
     const at::DimVector shape = at::infer_size_dv(*plain, self.numel());
-    if (!at::detail::computeStride(self.sizes(), self.strides(), shape).has_value()) {
-      return at::_reshape_copy(self, shape);
-    }
+    if (!compat::HasView(self, shape)) return at::_reshape_copy(self, shape);
   }
   return at::compositeimplicitautograd::reshape_symint(self, size);
 }
@@ -68,7 +67,9 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
 // One product of a sparse matrix and all matrices of a batch: a sparse one cannot be repeated for
 // each. nullopt for other operands.
 std::optional<at::Tensor> SparseProduct(const at::Tensor& a, const at::Tensor& b) {
-  const auto is_sparse = [](const at::Tensor& t) { return t.is_sparse() && t.dim() == 2; };
+  const auto is_sparse = [](const at::Tensor& t) {
+    return (t.is_sparse() || at::sparse_csr::is_sparse_compressed(t)) && t.dim() == 2;
+  };
   const auto is_batch = [](const at::Tensor& t) {
     return t.layout() == at::kStrided && t.dim() == 3;
   };
@@ -114,6 +115,9 @@ at::Tensor AsStrided(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymI
   const bool known = sizes && strides && (!offset || !offset->is_symbolic());
   if (known && IsNextOfTracked(keys)) {
     const auto start = offset ? std::optional<int64_t>(offset->expect_int()) : std::nullopt;
+    if (std::optional<at::Tensor> slices = AsSlices(self, *sizes, *strides, start)) {
+      return *std::move(slices);
+    }
     if (std::optional<at::Tensor> windows = AsWindows(self, *sizes, *strides, start)) {
       return *std::move(windows);
     }

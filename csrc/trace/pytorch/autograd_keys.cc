@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/pytorch/autograd_keys.h"
 
-#include <ATen/core/dispatch/DispatchKeyExtractor.h>
+#include "csrc/trace/compat/keys.h"
+#include "csrc/trace/compat/tensor.h"
 
 namespace spmd::trace {
 
@@ -21,14 +22,12 @@ c10::DispatchKeySet ToPyTorchsKernel(c10::DispatchKeySet keys) {
 
 bool IsPlain(const at::Tensor& t) {
   // Every thread includes BackendSelect, which is about ops that create tensors from none.
-  const c10::DispatchKeySet keys =
-      c10::impl::computeDispatchKeySet(t.key_set(),
-                                       c10::DispatchKeySet(c10::DispatchKeySet::FULL)) -
-      c10::autocast_dispatch_keyset - c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
+  const c10::DispatchKeySet keys = compat::KeysOf(t) - c10::autocast_dispatch_keyset -
+                                   c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
   return keys.highestPriorityTypeId() == c10::DispatchKey::AutogradPrivateUse1 && IsNext(keys) &&
          !HasTangent(t);
 }
 
-bool HasTangent(const at::Tensor& t) { return t.defined() && t._fw_grad(/*level=*/0).defined(); }
+bool HasTangent(const at::Tensor& t) { return t.defined() && compat::TangentOf(t).defined(); }
 
 }  // namespace spmd::trace

@@ -32,7 +32,7 @@ struct LanesProductBackward final : autograd::TraceableFunction {
 
   std::string name() const override { return "LanesProductBackward"; }
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex);
     const at::Tensor& gradient = gradients[0];
     autograd::variable_list results(2);
     if (!gradient.defined()) return results;
@@ -45,12 +45,13 @@ struct LanesProductBackward final : autograd::TraceableFunction {
     return results;
   }
   void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex);
     matrix.reset_data();
     lanes.reset_data();
   }
 
   autograd::SavedVariable matrix, lanes;  // as far as a gradient needs them
+  std::mutex mutex;                       // of these
 };
 
 }  // namespace
@@ -68,7 +69,10 @@ at::Tensor LanesProduct(const at::Tensor& matrix, const at::Tensor& lanes) {
     const at::AutoDispatchBelowADInplaceOrView below;
     return at::bmm(ForEachLane(matrix, lanes.size(0)), lanes);
   }();
-  if (gradient) autograd::set_history(result, node);
+  if (gradient) {
+    autograd::set_history(result, node);
+    ShowNode(node);
+  }
   return result;
 }
 

@@ -17,7 +17,6 @@
 #include <limits>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -25,6 +24,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "csrc/trace/compat/autograd.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/dispatch/kernel.h"
 #include "csrc/trace/op/define.h"
@@ -49,8 +49,7 @@ bool HasHooks(autograd::Node& node) {
 // derivatives, or one of ours. (The node of a function that is written in Python would ask Python,
 // if it was asked by is_traceable; the generated nodes of views say that they are not.)
 bool IsOfOps(const autograd::Node& node) {
-  constexpr std::string_view kGenerated = "N5torch8autograd9generated";  // as names are mangled
-  return std::string_view(typeid(node).name()).starts_with(kGenerated) ||
+  return compat::IsGenerated(node) ||
          dynamic_cast<const autograd::TraceableFunction*>(&node) != nullptr;
 }
 
@@ -116,11 +115,9 @@ class Walk {
 };
 
 // Where the gradients that leave a region are collected.
-struct Collector final : autograd::Node {
-  explicit Collector(const autograd::edge_list& out) : Node(/*sequence_nr=*/0) {
-    for (const autograd::Edge& edge : out) {
-      input_metadata_.push_back(edge.function->input_metadata(edge.input_nr));
-    }
+struct Collector final : compat::NodeLikeOthers {
+  explicit Collector(const autograd::edge_list& out) : NodeLikeOthers(/*sequence_nr=*/0) {
+    for (const autograd::Edge& edge : out) TakeInputOf(edge);
   }
   std::string name() const override { return "Collector"; }
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
@@ -138,13 +135,13 @@ struct RegionBackward final : autograd::Node {
   std::string name() const override { return "RegionBackward"; }
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex);
     TORCH_CHECK(nodes.root.is_valid() || make_inside != nullptr, autograd::ERR_BACKWARD_TWICE);
     if (!gradients[0].defined()) return autograd::variable_list(num_outputs());
     return CanReplay(gradients[0]) ? AsCall(gradients) : RunInside(gradients[0]);
   }
   void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex);
     nodes = {};
     make_inside = nullptr;
   }
@@ -203,6 +200,7 @@ struct RegionBackward final : autograd::Node {
   Nodes nodes;  // without a root, `make_inside` makes them
   std::function<autograd::Edge()> make_inside;
   uint64_t tape = 0;
+  std::mutex mutex;  // of what the nodes are
   JoinedRegionPtr joined;
   RegionFailuresPtr failures;
 
@@ -337,7 +335,7 @@ JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
       autograd::AnomalyMode::is_enabled()) {
     return nullptr;
   }
-  const autograd::Edge root = autograd::impl::gradient_edge(result);
+  const autograd::Edge root = compat::GradientEdge(result);
   Inside inside = Walk(start.first_node).From(root);
   if (!inside.replayable || inside.nodes.size() < 2 || inside.out.empty()) return nullptr;
   Hash128 structure = inside.structure;
@@ -373,7 +371,7 @@ JoinedRegionPtr JoinNodes(const at::Tensor& result, const RegionStart& start,
   }
   node->joined = joined;
   node->failures = failures;
-  autograd::impl::set_gradient_edge(result, autograd::Edge(node, node->add_input_metadata(result)));
+  compat::SetGradientEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
   return leads_to_arguments ? joined : nullptr;
 }
 
@@ -401,7 +399,7 @@ void JoinWithoutNodes(const at::Tensor& result, const JoinedRegionPtr& joined,
   node->tape = tape;
   node->joined = joined;
   node->failures = failures;
-  autograd::impl::set_gradient_edge(result, autograd::Edge(node, node->add_input_metadata(result)));
+  compat::SetGradientEdge(result, autograd::Edge(node, node->add_input_metadata(result)));
 }
 
 void RegisterRegionGradient() {

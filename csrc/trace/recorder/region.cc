@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "csrc/trace/compat/autograd.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/value/buffer.h"
 #include "csrc/trace/value/mark_notes.h"
@@ -73,9 +74,13 @@ void LeaveRegions(int64_t first_level) {
   }
 }
 
+bool NodesAreSeen() {
+  return compat::HooksSeeNodes() || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
+}
+
 void WatchRegion(const OpInfo& op, const CallArguments& args) {
   if (!op.written.empty() || op.must_run_on_host) ++ops_with_effects;
-  if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) ++ops_under_hooks;
+  if (NodesAreSeen()) ++ops_under_hooks;
   if (regions_checked == 0) return;
   for (size_t i = 0; i < args.values.size(); ++i) {
     const c10::IValue& value = args.values[i];

@@ -48,8 +48,11 @@ inline thread_local ShardOps* shard_ops = nullptr;
 // How many ops of regions of this thread wrote or drew random numbers.
 inline thread_local int64_t ops_with_effects = 0;
 
-// How many ops were seen in regions of this thread while hooks for saved tensors
-// (torch.autograd.graph.saved_tensors_hooks) were set.
+// True while hooks are set in this thread that see nodes of autograd when they are made:
+// torch.autograd.graph.saved_tensors_hooks and, where PyTorch has it, node_creation_hook.
+bool NodesAreSeen();
+
+// How many ops of regions of this thread were seen by such hooks.
 inline thread_local int64_t ops_under_hooks = 0;
 
 // While it lives on a thread, `spmd::reshard` gives its results no mark, because they become

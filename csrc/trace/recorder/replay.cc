@@ -2,6 +2,7 @@
 #include "csrc/trace/recorder/replay.h"
 
 #include "absl/container/fixed_array.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/op/attribute.h"
 #include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
@@ -149,7 +150,7 @@ class Attempt {
     };
     if (next.size() > 5) Prefetch(next[5].unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
     Prefetch(storage(3), sizeof(c10::StorageImpl));
-    if (storage(1) != nullptr) Prefetch(storage(1)->_mutable_data_ptr_no_checks().get_context());
+    if (storage(1) != nullptr) Prefetch(compat::ContextOf(*storage(1)));
   }
 
   bool AgreesArgument(const CallArgument& arg, const c10::IValue& v) {

@@ -5,6 +5,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/device/tensor_impl.h"
@@ -31,7 +32,7 @@ Buffer* BufferOf(const at::Tensor& tensor) {
 }
 
 bool IsParameter(const at::Tensor& tensor) {
-  const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
+  const at::TensorBase& base = tensor.is_view() ? compat::BaseOf(tensor) : tensor;
   return base.requires_grad() && base.is_leaf();
 }
 
@@ -61,7 +62,7 @@ Fresh NewMemory(const TensorMeta& meta) {
       Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()),
                          {.dtype = meta.dtype, .sizes = meta.sizes, .strides = meta.strides});
   auto* const buffer = static_cast<Buffer*>(storage.data_ptr().get_context());
-  at::Tensor tensor = at::detail::make_tensor_base<DeviceTensorImpl>(
+  at::Tensor tensor = compat::NewTensor<DeviceTensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type_meta);
   TakeForm(tensor, meta, /*offset=*/0);
   return {std::move(tensor), buffer};
@@ -94,9 +95,9 @@ at::Tensor NewTensor(SessionState& state, const TensorMeta& meta, TapeId value) 
 }
 
 at::Tensor NewView(const at::Tensor& base, const TensorMeta& meta) {
-  at::Tensor tensor = at::detail::make_tensor_base<DeviceTensorImpl>(
-      c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(),
-      c10::scalarTypeToTypeMeta(meta.dtype));
+  at::Tensor tensor =
+      compat::NewTensor<DeviceTensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
+                                          base.key_set(), c10::scalarTypeToTypeMeta(meta.dtype));
   TakeForm(tensor, meta, meta.offset);
   return tensor;
 }

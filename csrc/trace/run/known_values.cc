@@ -13,6 +13,7 @@
 #include "csrc/rules/registry.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/program/single_node.h"
+#include "csrc/trace/run/lost_steps.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -194,6 +195,7 @@ absl::StatusOr<at::Tensor> ReadPlanned(SessionState& state, Value& value, const 
       return Filled(value.type, number);
     }
   }
+  LeaveSteps(state);
   if (!state.optimizer_steps.open.empty() && IsNumber(value.type)) return Filled(value.type, 1);
   const std::string line = here.empty() ? LineOf(described) : here;
   const bool is_bool = value.type.dtype == DType::kBool;

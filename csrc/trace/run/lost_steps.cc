@@ -3,13 +3,23 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/run/recover.h"
 #include "csrc/trace/run/wait.h"
 
 namespace spmd::trace {
 
+void LeaveSteps(SessionState& state) {
+  // A backward pass, in which the optimizer's own call waits, may run on another thread.
+  if (state.hooks.is_running == nullptr || GraphTask() >= 0) return;
+  std::erase_if(state.optimizer_steps.open,
+                [&](const StepPart& part) { return !state.hooks.is_running(part.step->call); });
+}
+
 std::vector<StepPart> TakeSteps(SessionState& state) {
+  LeaveSteps(state);
   std::vector<StepPart> steps = std::exchange(state.optimizer_steps.recorded, {});
   for (StepPart& open : state.optimizer_steps.open) {
     StepPart part = open;

@@ -8,6 +8,8 @@
 
 namespace spmd::trace {
 
+// Forgets the steps under way whose Python call is over, since an exception has left it.
+void LeaveSteps(SessionState& state);
 // The steps that the program of what is pending will compute; nothing recorded afterwards belongs
 // to them.
 std::vector<StepPart> TakeSteps(SessionState& state);

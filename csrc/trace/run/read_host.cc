@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/run/read_host.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <optional>
 
@@ -58,7 +58,7 @@ at::Tensor ReadHostPart(SessionState& state, const at::Tensor& tensor, const Box
   if (!buffer->holds_nothing()) {
     const ValuePtr value = Settled(state, buffer, why);
     if (RecipeOf(buffer, tensor) == nullptr && !IsEmpty(box)) {
-      const c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
+      const at::AutoDispatchBelowAutograd guard;
       std::optional<at::Tensor> part;
       if (value->host.defined()) {
         const Dims dims(tensor.sizes().begin(), tensor.sizes().end());

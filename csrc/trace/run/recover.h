@@ -3,7 +3,7 @@
 // on it is lost:
 //
 //   a = x[bad]; b = a + 1; c = x * 2; one program computes them and fails
-//   c              is computed again, by a program of its own
+//   c              is computed again, op by op and unsharded
 //   a, b           get back what their Buffers held before, or are lost with aten::index's error
 //
 // If several ops fail, each value is lost for one that it depends on.
@@ -24,11 +24,8 @@ namespace spmd::trace {
 // are lost.
 // Requires: the run of `in_flight` is over and has failed.
 //
-// Results are grouped by the missing arguments and fallible ops that they depend on; fallible are
-// ops that read values, and ops with the name of the one that failed. Groups with fewer dependences
-// are tried first, and a group is lost with a failed group if it depends on all that that group
-// depends on. If a group fails for an op that is not fallible, its results are tried one by one.
-// Only a few programs are tried, and none after Ctrl-C or when memory ran out.
+// The ops that the wanted values need run once more, one by one on whole tensors. One that fails
+// loses what depends on it. Nothing is computed after Ctrl-C or when memory ran out.
 void Recover(SessionState& state, RunInFlight& in_flight);
 
 }  // namespace spmd::trace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/run/failures.h"
 #include "csrc/trace/run/recover.h"
 #include "csrc/trace/run/wait.h"
@@ -95,7 +96,7 @@ void Collect(SessionState& state) {
     constexpr size_t kAhead = 6;
     for (size_t k = 0; k < it->results.size(); ++k) {
       if (k + kAhead < it->results.size()) {
-        Prefetch(it->results[k + kAhead]._unsafe_get_target(), sizeof(Value));
+        Prefetch(compat::AddressOf(it->results[k + kAhead]), sizeof(Value));
       }
       const ValuePtr value = it->results[k].lock();
       if (value == nullptr || value->run != it->run) continue;

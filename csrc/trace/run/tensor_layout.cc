@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "csrc/partition/compile.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
@@ -46,8 +47,8 @@ absl::StatusOr<Layout> ThroughOps(SessionState& state, const Layout& base, const
   stand_in.buffer->settled = std::make_shared<const Layout>(base);
   TensorMeta shape = TensorMeta::Of(view);
   const at::Tensor same = NewView(stand_in.tensor, shape);
-  if (view.is_complex()) same._set_conj(view.is_conj());
-  same._set_neg(view.is_neg());
+  if (view.is_complex()) compat::SetConj(same, view.is_conj());
+  compat::SetNeg(same, view.is_neg());
   Buffer* const own = BufferOf(view);
   stand_in.buffer->recipes.Slot(same) = RecipeOf(own, view);
   const TapeId id = Read(state, same);

@@ -14,6 +14,9 @@
 // A program that is cut while a step is under way (by an optimizer that reads a value) is a part of
 // the step. If the first part fails, the whole step is lost. If a later part fails, what the
 // earlier parts have written stays.
+//
+// A step that an exception leaves is never over: no hook is called then. What it has recorded
+// stays, as ops that belong to no step (LeaveSteps in csrc/trace/run/lost_steps.h).
 #pragma once
 
 #include <cstdint>
@@ -26,6 +29,7 @@ namespace spmd::trace {
 
 struct OptimizerStep {
   const void* optimizer = nullptr;  // only compared
+  const void* call = nullptr;       // the Python call that makes the step; only compared
   bool written = false;  // a part that was cut while the step was under way wrote tensors
   bool counted = false;  // among the lost ones
 };

@@ -40,6 +40,9 @@ struct PythonHooks {
   void (*reacquire_gil)(void*) = nullptr;
   // "file.py:12" of the innermost frame outside torch; "" when the thread holds no GIL.
   std::string (*current_line)() = nullptr;
+  // Whether the calling thread is within the Python call of this frame, which is not read: it may
+  // be over.
+  bool (*is_running)(const void* frame) = nullptr;
   // Python's warnings.warn.
   void (*warn)(const std::string& text) = nullptr;
   // Runs the handlers of signals that arrived; true if one of them raised (KeyboardInterrupt).

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/shape/argument_checks.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/diagonal.h>
@@ -16,8 +15,9 @@
 #include <string_view>
 
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/trace/compat/tensor.h"
+#include "csrc/trace/compat/torch_function.h"
 #include "csrc/trace/shape/meta_kernels.h"
-#include "csrc/trace/shape/no_torch_function.h"
 #include "csrc/util/sorted.h"
 
 namespace spmd::trace {
@@ -27,7 +27,7 @@ namespace {
 using Args = std::vector<c10::IValue>;
 
 at::Tensor MetaLike(const at::Tensor& t) {
-  return at::detail::empty_strided_meta(t.sizes(), t.strides(), t.scalar_type());
+  return compat::EmptyOnMeta(t.sizes(), t.strides(), t.scalar_type());
 }
 
 // True if the values of an indexed write fit. If an index is a mask, the number of elements depends
@@ -45,7 +45,7 @@ bool TakesIndexedWrite(const OpInfo& op, const Args& args) {
   }
   try {
     const runtime::DispatchGuard guard;
-    const NoTorchFunction no_torch_function;
+    const compat::NoTorchFunction no_torch_function;
     const MetaInCpp without_python;
     return at::is_expandable_to(values.sizes(), at::index(MetaLike(self), indices).sizes());
   } catch (const std::exception&) {
@@ -83,7 +83,7 @@ template <typename Fn>
 std::optional<std::vector<int64_t>> SizesOf(const Args& args, Fn&& view) {
   try {
     const runtime::DispatchGuard guard;
-    const NoTorchFunction no_torch_function;
+    const compat::NoTorchFunction no_torch_function;
     const MetaInCpp without_python;
     return view(MetaLike(args[0].toTensor())).sizes().vec();
   } catch (const std::exception&) {

@@ -102,7 +102,8 @@ bool TakesGenerator(const OpInfo& op) {
 // Lets the op draw from a generator of its own.
 void DrawOneNumber(const OpInfo& op, torch::jit::Stack& stack) {
   for (size_t i = 0; i < stack.size(); ++i) {
-    if (op.args[i].kind == ArgKind::kGenerator) stack[i] = at::detail::createCPUGenerator();
+    if (op.args[i].kind == ArgKind::kGenerator)
+      stack[i] = at::make_generator<at::CPUGeneratorImpl>();
     if (op.args[i].name == "size") stack[i] = std::vector<int64_t>{1};
   }
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/shape/cpu_forms.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/ConvUtils.h>
@@ -11,6 +10,8 @@
 #include <string_view>
 
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/trace/compat/convolution.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/device/place.h"
 #include "csrc/util/sorted.h"
 
@@ -52,10 +53,10 @@ at::Tensor Described(const at::Tensor& t, const at::Tensor& without_elements) {
   return without_elements;
 }
 at::Tensor OnMeta(const at::Tensor& t) {
-  return Described(t, at::detail::empty_strided_meta({0}, {1}, t.scalar_type()));
+  return Described(t, compat::EmptyOnMeta({0}, {1}, t.scalar_type()));
 }
 at::Tensor OnCpu(const at::Tensor& t) {
-  return Described(t, at::detail::empty_cpu({0}, at::device(at::kCPU).dtype(t.scalar_type())));
+  return Described(t, compat::EmptyOnCpu({0}, t.scalar_type()));
 }
 
 // --- strides ---
@@ -146,7 +147,7 @@ at::MemoryFormat FormatOfConvolution(const at::Tensor& image, const at::Tensor& 
       WithRows(Symbolic(args[first + 1]), 0), WithRows(Symbolic(args[first + 2]), 1),
       args[first + 3].toBool(), WithRows(Symbolic(args[first + 4]), 0), args[first + 5].toInt(),
       std::nullopt);
-  return at::native::_determine_backend_memory_format(input, weight, backend);
+  return compat::FormatOfConvolution(input, weight, backend);
 }
 
 void SetConvolutionFormat(TensorMeta& meta, at::MemoryFormat format) {

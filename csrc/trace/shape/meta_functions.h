@@ -5,10 +5,9 @@
 // asked.
 #pragma once
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
-#include <ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h>
+#include <torch/library.h>
 
 #include <string>
 #include <string_view>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/util/sorted.h"
 
 namespace spmd::trace {
@@ -45,7 +45,7 @@ inline void Know(bool known) { TORCH_CHECK(known, "not known here"); }
 
 inline at::Tensor MetaOfSizes(at::IntArrayRef sizes, at::ScalarType dtype,
                               std::optional<at::MemoryFormat> format = std::nullopt) {
-  return at::detail::empty_meta(sizes, dtype, format);
+  return compat::EmptyOnMeta(sizes, dtype, format);
 }
 // A dense Meta tensor with the sizes of `t` and its dimensions in the same order in memory.
 at::Tensor MetaInOrderOf(const at::Tensor& t, std::optional<at::ScalarType> dtype = std::nullopt);

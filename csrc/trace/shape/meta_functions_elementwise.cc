@@ -5,6 +5,7 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/native/TypeProperties.h>
 
+#include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/shape/meta_functions.h"
 
 namespace spmd::trace {
@@ -13,7 +14,7 @@ at::Tensor MetaInOrderOf(const at::Tensor& t, std::optional<at::ScalarType> dtyp
   const auto strides = t.is_non_overlapping_and_dense()
                            ? t.strides().vec()
                            : at::infer_dense_strides(t.sizes(), t.strides());
-  return at::detail::empty_strided_meta(t.sizes(), strides, dtype.value_or(t.scalar_type()));
+  return compat::EmptyOnMeta(t.sizes(), strides, dtype.value_or(t.scalar_type()));
 }
 
 namespace {

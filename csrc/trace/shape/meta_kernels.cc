@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "csrc/trace/compat/keys.h"
 #include "csrc/trace/shape/meta_functions.h"
 
 namespace spmd::trace {
@@ -67,13 +68,17 @@ void Choose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   const auto rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, MetaInCpp::kKey);
   if (!HasKernel(op, c10::DispatchKey::Meta)) return op.redispatchBoxed(rest, stack);
   NoteOfDispatcher(name);
-  const c10::impl::ExcludeDispatchKeyGuard as_it_is(MetaInCpp::kKey);
+  const compat::ExcludeDispatchKeyGuard as_it_is(MetaInCpp::kKey);
   op.redispatchBoxed(rest, stack);
 }
 
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&Choose>());
-}
+// Never destroyed: the dispatcher may outlive static objects of this library.
+[[maybe_unused]] const auto* const registered = [] {
+  auto* const library =
+      new torch::Library(torch::Library::IMPL, "_", MetaInCpp::kKey, __FILE__, __LINE__);
+  library->fallback(torch::CppFunction::makeFromBoxedFunction<&Choose>());
+  return library;
+}();
 
 }  // namespace
 

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "csrc/trace/compat/keys.h"
+
 namespace spmd::trace {
 
 // While an object lives, ops of this thread on Meta tensors use kernels in C++ if there are any; so
@@ -24,11 +26,10 @@ namespace spmd::trace {
 class MetaInCpp {
  public:
   MetaInCpp() : mode_(kKey) {}
-  // A dispatch key that PyTorch reserves for modes of others and does not use itself.
-  static constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+  static constexpr c10::DispatchKey kKey = compat::kReservedKey;
 
  private:
-  c10::impl::IncludeDispatchKeyGuard mode_;
+  compat::IncludeDispatchKeyGuard mode_;
 };
 
 // The ops with a kernel in these tables.

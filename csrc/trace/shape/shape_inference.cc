@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/shape/shape_inference.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
 
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/trace/compat/tensor.h"
+#include "csrc/trace/compat/torch_function.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/place.h"
 #include "csrc/trace/shape/argument_checks.h"
 #include "csrc/trace/shape/cpu_forms.h"
 #include "csrc/trace/shape/meta_kernels.h"
 #include "csrc/trace/shape/meta_overrides.h"
-#include "csrc/trace/shape/no_torch_function.h"
 #include "csrc/trace/shape/rule_fit.h"
 
 namespace spmd::trace {
@@ -40,11 +40,11 @@ at::Tensor ToMeta(const at::Tensor& t) {
   const auto dtype = t.scalar_type();
   at::Tensor meta;
   if (t.storage_offset() == 0) {
-    meta = at::detail::empty_strided_meta(t.sizes(), t.strides(), dtype);
+    meta = compat::EmptyOnMeta(t.sizes(), t.strides(), dtype);
   } else {
     const int64_t elements =
         static_cast<int64_t>(t.storage().nbytes()) / static_cast<int64_t>(t.itemsize());
-    meta = at::detail::empty_strided_meta({elements}, {1}, dtype);
+    meta = compat::EmptyOnMeta({elements}, {1}, dtype);
     meta.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
   }
   return meta;
@@ -55,7 +55,7 @@ at::Tensor ToMeta(const at::Tensor& t) {
 torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args,
                          bool without_python) {
   const runtime::DispatchGuard guard;
-  const NoTorchFunction no_torch_function;
+  const compat::NoTorchFunction no_torch_function;
   std::optional<MetaAnswersForCpu> for_cpu;
   if (!FirstPlace().is_cuda()) for_cpu.emplace();
   torch::jit::Stack stack = WithTensors(op, args, c10::kMeta, ToMeta);

@@ -8,7 +8,6 @@ namespace spmd::ir {
 namespace {
 
 using testing::ElementsAre;
-using testing::IsEmpty;
 
 constexpr const char* kGraph = R"(mesh @m [x=2]
 graph {
@@ -51,17 +50,6 @@ TEST(PartTest, AnOutputNeedsTheInputThatItReplaces) {
 TEST(PartTest, AllOutputsAreTheWhole) {
   const Graph whole = Whole();
   EXPECT_EQ(PartFor(whole, {0, 1, 2, 3}).graph.ToString(), whole.ToString());
-}
-
-TEST(DependencesTest, AreTheMarkedInputsAndNodesBehindAValue) {
-  const Graph whole = Whole();
-  const auto of = Dependences(whole, {true, false, false}, {false, true, false, true});
-  const auto of_output = [&](int k) { return of[whole.outputs()[k].value]; };
-  EXPECT_THAT(of_output(0), ElementsAre(0));
-  EXPECT_THAT(of_output(1), ElementsAre(3 + 1));
-  EXPECT_THAT(of_output(2), ElementsAre(0, 3 + 1));
-  EXPECT_THAT(of_output(3), ElementsAre(3 + 3));
-  EXPECT_THAT(Dependences(whole, {false, false, false}, std::vector<bool>(4))[3], IsEmpty());
 }
 
 }  // namespace

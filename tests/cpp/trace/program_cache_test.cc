@@ -62,19 +62,6 @@ TEST(ProgramCacheTest, TheLastProgramStaysHoweverLargeItIs) {
   EXPECT_THAT(cache.recent(), ElementsAre(large));
 }
 
-TEST(ProgramCacheTest, AProgramThatGrowsMayDropOthers) {
-  ProgramCache cache;
-  cache.SetMostBytes(4 << 20);
-  const CachedProgramPtr a = NewProgram(1), b = NewProgram(2);
-  cache.Insert(a);
-  cache.Insert(b);
-  b->prefixes.reserve((3 << 20) / sizeof(uint64_t));
-  cache.CountAgain(*b);
-  EXPECT_THAT(cache.recent(), ElementsAre(b));
-  cache.CountAgain(*a);  // is no longer there
-  EXPECT_GE(cache.bytes(), 3 << 20);
-}
-
 TEST(ProgramCacheTest, AllButTheLastTwoExplainedProgramsLoseTheirReasons) {
   ProgramCache cache;
   std::vector<CachedProgramPtr> programs;

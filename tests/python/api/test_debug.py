@@ -249,7 +249,8 @@ class TestSteps:
         for k in range(3):
             torch.full((k + 2,), 0.5, device="spmd").sum().item()
         assert spmd.debug.collectives().rows == []
-        assert "the last of 3 runs since the optimizer's step" in spmd.debug.collectives().note
+        note = spmd.debug.collectives().note
+        assert "the last of 3 runs since the optimizer's step, which step=True shows" in note
         assert spmd.debug.collectives(step=True).rows == step
         trained(1)
         assert len(_C.last_step()[0]) == 1

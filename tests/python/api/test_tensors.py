@@ -289,7 +289,8 @@ def test_a_spec_for_a_tensor_that_is_not_there(mesh):
 def test_a_sparse_tensor(mesh):
     sparse = torch.eye(4).to_sparse_csr()
     assert message(ValueError, lambda: spmd.mark_sharding(sparse, mesh, ("data", None))) == (
-        "mark_sharding takes no sparse tensor; got one with layout sparsecsr"
+        "mark_sharding takes no sparse tensor; got one with layout sparsecsr; give it the values, "
+        "t.values(), whose nnz can be sharded"
     )
 
 

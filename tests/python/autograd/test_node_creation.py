@@ -6,6 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+import torch_spmd as spmd
+from torch_spmd import P
+
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.autograd.graph, "node_creation_hook"), reason="PyTorch has no such hook"
 )
@@ -16,7 +19,7 @@ def product(x, w):
 
 
 def layers(x, w):
-    y = F.layer_norm(F.gelu(F.linear(x, w, w[0])), w.shape[:1])
+    y = F.layer_norm(F.gelu(torch.addmm(w[0], x, w.t())), w.shape[:1])
     return F.cross_entropy(y.view(2, -1, 4).flatten(1), torch.arange(2, device=x.device))
 
 
@@ -78,3 +81,54 @@ def test_a_hook_can_register_hooks_on_the_node():
     y.sum().backward()
     assert seen[:2] == [("TanhBackward0", "spmd"), ("MulBackward0", "spmd")]
     assert len(seen) == 3  # the leaf's
+
+
+def reachable(node):
+    found = {}
+    rest = [node]
+    while rest:
+        node = rest.pop()
+        if node is not None and node not in found:
+            found[node] = node.name()
+            rest.extend(following for following, _ in node.next_functions)
+    return sorted(found.values())
+
+
+def marked(x, mesh):
+    return spmd.reshard(x * 2, mesh, P("x", None)).tanh()
+
+
+def linear(x, mesh):
+    """It is one op here (docs/design/0015-kernels-above-autograd.md), and two on the CPU."""
+    return F.linear(x, torch.eye(4, device="spmd")).tanh()
+
+
+def in_a_region(x, mesh):
+    return REGION(x) * 2
+
+
+REGION = spmd.shard_map(
+    lambda t: (t.tanh() * t).sin(), spmd.make_mesh((2,), ("x",)), P("x", None), P("x", None)
+)
+
+
+def call(function, *args):
+    """The result, and the names of the nodes that the hook saw."""
+    seen = []
+    with torch.autograd.graph.node_creation_hook(lambda node: seen.append(node.name())):
+        return function(*args), seen
+
+
+@pytest.mark.parametrize("function", [marked, linear, in_a_region], ids=lambda f: f.__name__)
+def test_all_nodes_of_the_graph_are_seen(function):
+    mesh = spmd.make_mesh((2,), ("x",))
+    for hooked in [*[False] * 6, True, False, True]:
+        x = torch.randn(4, 4).to("spmd").requires_grad_()
+        if hooked:
+            result, seen = call(function, x, mesh)
+            assert sorted(seen) == reachable(result.grad_fn)
+            assert "TanhBackward0" in seen
+        else:
+            result = function(x, mesh)
+        result.sum().backward()
+        spmd.sync()

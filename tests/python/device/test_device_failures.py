@@ -204,6 +204,44 @@ def test_a_training_step_happens_as_a_whole_or_not(rows):
     assert bad.tolist() == [1, 1, 1]
 
 
+class _Interrupted(torch.optim.SGD):
+    def step(self, closure=None):
+        with torch.no_grad():
+            self.param_groups[0]["params"][0].add_(1)
+        raise ValueError("no step")
+
+
+def test_after_a_step_that_an_exception_leaves(rows):
+    """What it has written stays, and what follows belongs to no step."""
+    weight = torch.zeros(3, device="spmd", requires_grad=True)
+    with pytest.raises(ValueError, match="no step") as raised:
+        _Interrupted([weight], lr=1.0).step()
+    bad, good = pick(rows, 9), rows * 2
+    raises(bad)
+    assert torch.equal(good.cpu(), ROWS * 2)
+    assert weight.tolist() == [1, 1, 1]
+    del raised  # until here it holds the frame of the step
+
+
+def test_a_step_within_one_that_an_exception_leaves(rows):
+    weight = torch.zeros(3, device="spmd", requires_grad=True)
+
+    class Outer(torch.optim.SGD):
+        def step(self, closure=None):
+            with torch.no_grad():
+                weight.add_(1)
+            with contextlib.suppress(ValueError):
+                inner.step()
+            with torch.no_grad():
+                weight.add_(pick(rows, 9)[0])
+
+    inner, outer = _Interrupted([weight], lr=1.0), Outer([weight], lr=1.0)
+    weight.cpu()
+    outer.step()
+    raises_at_sync()
+    assert weight.tolist() == [0, 0, 0]
+
+
 def test_programs_that_nobody_waits_for(rows):
     """Whether the first program has failed when the next one is compiled is left to chance."""
     for _ in range(20):

@@ -26,7 +26,7 @@ IN_PYTHON = {
     *("_cdist_backward", "_cdist_forward", "_cholesky_solve_helper", "_fft_c2c", "_fft_c2r"),
     *("_fft_r2c", "_local_scalar_dense", "_pdist_backward", "_pdist_forward", "addbmm", "addr"),
     *("_segment_reduce_backward", "cholesky", "cholesky_inverse", "col2im", "frexp.Tensor_out"),
-    *("histc", "linalg_eig", "linalg_householder_product", "linalg_matrix_exp"),
+    *("histc", "index_add", "linalg_eig", "linalg_householder_product", "linalg_matrix_exp"),
     *("linalg_solve_triangular", "linspace.Scalar_Tensor", "linspace.Tensor_Scalar"),
     *("linspace.Tensor_Tensor", "logspace.Scalar_Tensor", "logspace.Tensor_Scalar"),
     *("logspace.Tensor_Tensor", "max_pool3d_with_indices", "max_pool3d_with_indices_backward"),

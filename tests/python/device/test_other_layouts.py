@@ -109,18 +109,6 @@ REFUSED = {
         lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(1)]).to("spmd"),
         lambda: torch._nested_from_padded(on_spmd()[None], torch.tensor([[3, 4]])),
     ],
-    "sparse compressed": [
-        lambda: torch.eye(3).to_sparse_csr().to("spmd"),
-        lambda: torch.sparse_csr_tensor([0, 1], [0], [1.0], device="spmd"),
-        lambda: torch.zeros(3, 3, layout=torch.sparse_csr, device="spmd"),
-        lambda: torch.empty(3, 3, layout=torch.sparse_csc, device="spmd"),
-        lambda: torch.eye(4).to_sparse_bsr((2, 2)).to("spmd"),
-        lambda: torch.sparse_compressed_tensor(
-            [0, 1], [0], [1.0], layout=torch.sparse_csr, device="spmd"
-        ),
-        lambda: torch.eye(3, device="spmd").to_sparse_csr(),
-        lambda: torch.eye(4, device="spmd").to_sparse_bsc((2, 2)),
-    ],
     "quantized": [
         lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8).to("spmd"),
         lambda: torch.empty(3, dtype=torch.qint8, device="spmd"),

@@ -585,7 +585,6 @@ def test_only_the_number_of_indices_is_waited_for():
 REFUSED = {
     "_sparse_softmax": lambda s: torch.sparse.softmax(s, 1),
     "_sparse_sparse_matmul": lambda s: s @ s.t(),
-    "_to_sparse_csr": lambda s: s.to_sparse_csr(),
     "index_select": lambda s: s.index_select(0, torch.tensor([0], device="spmd")),
     "eq": lambda s: s == s,
     "exp": torch.exp,

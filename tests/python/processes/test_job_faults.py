@@ -22,7 +22,8 @@ SEEDS = int(os.environ.get("SPMD_TEST_FAULTS", "1"))
 FIRST = int(os.environ.get("SPMD_TEST_FIRST_FAULT", "0"))
 TIMEOUT = 4
 NAMED = (
-    r"the processes of the job differ|process \d+ is gone|process \d+.* has waited \d+ s|"
+    r"the processes of the job differ|process(es)? \d.* (is|are) gone|"
+    r"process \d+.* has waited \d+ s|"
     r"process \d+ was interrupted|process \d+ has ended|process \d+: "
     r"|\(in process \d+\)|out of memory|can't allocate memory"
 )
@@ -48,7 +49,7 @@ def check(ends, culprit, what):
         if rank == culprit:
             continue
         assert ended.code not in (0, -6, -11), (what, rank, ended)
-        assert re.search(NAMED, ended.err), (what, rank, ended)
+        assert re.search(NAMED, ended.err), f"{what}, process {rank}:\n{ended.err}"
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))

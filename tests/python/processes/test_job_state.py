@@ -228,6 +228,32 @@ def test_a_group_after_the_device_was_used_alone():
         assert "Mesh: this process has used the device spmd before init_process_group" in ended.err
 
 
+GROUP_TWICE = """
+import torch
+import torch.distributed as dist
+import torch_spmd as spmd
+mesh = spmd.make_mesh((2,), ("all",))
+for make in (dist.init_process_group, dist.distributed_c10d.init_process_group):
+    try:
+        make("gloo")
+    except ValueError as error:
+        print(error)
+x = spmd.mark_sharding(torch.arange(2.0).to("spmd"), mesh, ("all",))
+print(x.sum().item())
+"""
+
+
+def test_a_group_after_a_mesh_says_which_line_made_it():
+    for ended in job.run(GROUP_TWICE, 2, 60, SPMD_NUM_DEVICES="2"):
+        *errors, total = ended.out.splitlines()
+        assert len(errors) == 2 and set(errors) == {
+            "init_process_group: torch_spmd has made the default group from torchrun's "
+            "environment, when the device was first used (train.py:5); call init_process_group "
+            "before that line, or leave it out"
+        }
+        assert total == "1.0"
+
+
 OTHER_DATA = """
 import os, sys
 import torch

@@ -8,6 +8,7 @@ import pickle
 import job
 import pytest
 import torch
+from processes import run_python
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
@@ -15,8 +16,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 import torch_spmd as spmd
 
-spmd.integrations.dtensor()
-distribute_tensor = torch.distributed.tensor.distribute_tensor
 PLAN = {"0": ColwiseParallel(), "1": RowwiseParallel()}
 
 
@@ -109,6 +108,7 @@ def test_modules_over_slices(device_mesh):
 @pytest.mark.parametrize("axes", [("dp",), ("tp",), ("dp", "tp")])
 def test_tensors_over_slices(device_mesh, axes):
     """What is sharded over a slice is replicated over the rest, on all devices."""
+    spmd.integrations.dtensor()
     mesh = spmd.make_mesh((4, 2), ("dp", "tp"))
     one = device_mesh[axes]
     marked = spmd.mark_sharding(torch.ones(8, 4).to("spmd"), one, (axes[0], None))
@@ -116,7 +116,7 @@ def test_tensors_over_slices(device_mesh, axes):
     for made in (
         marked,
         spmd.distribute_tensor(torch.ones(8, 4), one, placements),
-        distribute_tensor(torch.ones(8, 4), one, placements),
+        torch.distributed.tensor.distribute_tensor(torch.ones(8, 4), one, placements),
         spmd.reshard(torch.ones(8, 4).to("spmd"), one, (axes[0], None)),
     ):
         sharding = spmd.sharding_of(made)
@@ -162,7 +162,6 @@ import torch
 import torch_spmd as spmd
 from torch.distributed.device_mesh import init_device_mesh
 
-spmd.integrations.dtensor()
 device_mesh = init_device_mesh("spmd", (2, 4), mesh_dim_names=("dp", "tp"))
 dp, tp = device_mesh["dp"], device_mesh["tp"]
 process, first = spmd.process_index(), spmd.local_devices()[0]
@@ -181,3 +180,28 @@ assert (x * 2).sum().item() == 56
 def test_ranks_are_those_of_the_process(processes):
     for ended in job.run(JOB, processes, 120, SPMD_NUM_DEVICES="8"):
         assert ended.code == 0, ended.err
+
+
+ALONE = """
+import torch
+import torch.distributed as dist
+import torch_spmd as spmd
+from torch.distributed.device_mesh import DeviceMesh
+
+device_mesh = dist.init_device_mesh(device_type="spmd", mesh_shape=(4, 2),
+                                    mesh_dim_names=("dp", "tp"))
+assert device_mesh["dp"].size() == 4 and device_mesh.get_local_rank("tp") == 0
+assert DeviceMesh(mesh=[0, 1], device_type="spmd").shape == (2,)
+with device_mesh["tp"]:
+    x = spmd.mark_sharding(torch.ones(8, device="spmd"), device_mesh["tp"], ("tp",))
+assert x.sum().item() == 8 and not dist.is_initialized()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+assert dist.init_device_mesh("spmd", (8,)).get_local_rank() == 0
+on_host = dist.init_device_mesh("cpu", (1,), mesh_dim_names=("dp",))
+assert on_host["dp"].get_group().size() == 1
+"""
+
+
+def test_no_line_and_no_process_group_is_needed():
+    done = run_python("-c", ALONE, SPMD_NUM_DEVICES="8")
+    assert done.returncode == 0, done.stderr

@@ -173,6 +173,44 @@ def test_batches_are_read_while_nobody_asks():
     assert eventually(lambda: len(data.asked) == 6)
 
 
+def test_python_ends_after_the_thread_of_an_epoch_that_was_left():
+    """A thread within a call of the device would end the process with an error. Here it drops the
+    batch that it holds; the script has dropped the two others."""
+    done = run_python(
+        "-c",
+        """
+import time
+import torch
+from torch.utils.data import DataLoader
+import torch_spmd as spmd
+
+
+class Note:
+    def __del__(self):
+        time.sleep(0.3)
+        print("dropped", flush=True)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return {"x": torch.ones(2), "note": Note()}
+
+
+mesh = spmd.make_mesh((2,), ("x",))
+host = DataLoader(Rows(), batch_size=None)
+batches = iter(spmd.Loader(host, {"x": None, "note": None}, mesh=mesh, prefetch=1))
+next(batches)
+time.sleep(1)
+del batches
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "dropped\n" * 3
+
+
 def test_no_thread_without_prefetch_or_after_the_end():
     def threads():
         return [t for t in threading.enumerate() if t.name == "torch_spmd.Loader"]

@@ -153,10 +153,12 @@ def _serve() -> tuple[types.CodeType, dict[str, Any]]:
     globals, and in the server when there are no more lines."""
     import numpy as np
 
-    # Triton, which nothing here uses, would tell every copy's stderr what it has left behind.
+    # Triton, loaded here, would tell every copy's stderr what it has left behind. A copy that
+    # imports it itself is silent, as Python is.
     sys.modules["triton"] = None
     import torch._dynamo  # noqa: F401  (which optimizers import)
 
+    del sys.modules["triton"]
     assert "torch_spmd" not in sys.modules
     assert len(os.listdir("/proc/self/task")) == 1, "threads are lost in a forked process"
     replies = os.dup(1)

@@ -6,22 +6,15 @@ A reason begins with what the test sees, "raises …" or "differs …". The test
 passes, and when one that raises begins to differ; one that "differs by chance" may pass.
 """
 
-NO_SPARSE = "raises NotImplementedError: sparse tensors are not supported on 'spmd'"
 NO_SPARSE_MARK = "raises ValueError: mark_sharding takes no sparse tensor"
 
 EXCEPTIONS = {
     # Unsharded, as functions.
-    "device": {
-        "sparse_mm_reduce": NO_SPARSE,
-        "sparse_sampled_addmm": NO_SPARSE,
-    },
+    "device": {},
     # Unsharded, every sample: what is wrong beyond "device". Seen with --full-ops only.
     "device, full": {},
     # Unsharded, on inputs with gaps between elements.
-    "strided": {
-        "sparse_mm_reduce": NO_SPARSE,
-        "sparse_sampled_addmm": NO_SPARSE,
-    },
+    "strided": {},
     # On inputs without elements.
     "empty": {},
     "in_place": {
@@ -29,9 +22,7 @@ EXCEPTIONS = {
             "raises RuntimeError: addbmm_ of an input that is broadcast; the CPU resizes the input"
         ),
     },
-    "out": {
-        "sparse_sampled_addmm": NO_SPARSE,
-    },
+    "out": {},
     # A few samples, sharded.
     "sharded": {
         "sparse_mm_reduce": NO_SPARSE_MARK,
@@ -40,18 +31,11 @@ EXCEPTIONS = {
     # Every sharding of every sample: what is wrong beyond "sharded". Seen with --full-ops only.
     "sharded, full": {},
     # In other dtypes, with and without sharding.
-    "float64": {
-        "sparse_mm_reduce": NO_SPARSE,
-        "sparse_sampled_addmm": NO_SPARSE,
-    },
+    "float64": {},
     "float64, full": {},
-    "bfloat16": {
-        "sparse_mm_reduce": NO_SPARSE,
-    },
+    "bfloat16": {},
     "bfloat16, full": {},
-    "complex64": {
-        "sparse_sampled_addmm": NO_SPARSE,
-    },
+    "complex64": {},
     "complex64, full": {},
     "int64": {},
     "int64, full": {},

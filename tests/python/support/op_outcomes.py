@@ -204,6 +204,10 @@ def leaf_difference(a, b, values=True, atol=0):
             return f"{what} {getattr(a, what)}, not {getattr(b, what)}"
     if not values or _same_numbers(a, b):
         return None
+    if b.layout == torch.sparse_csr:
+        parts = [(t.crow_indices(), t.col_indices(), t.values()) for t in (a, b)]
+        found = (leaf_difference(*each, values, atol) for each in zip(*parts))
+        return next(filter(None, found), None)
     try:
         torch.testing.assert_close(a, b, **_tolerances(b, atol), equal_nan=True)
     except AssertionError as error:

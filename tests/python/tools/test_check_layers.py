@@ -52,6 +52,24 @@ def test_naming_a_folder_below(tree):
     ]
 
 
+def test_the_door_to_pytorch(tree):
+    """Every folder below the line includes it, and it includes nothing of csrc."""
+    door = tree / "csrc/trace/compat"
+    door.mkdir(parents=True)
+    (tree / "csrc/trace/CMakeLists.txt").write_text("spmd_library(trace DEPS runtime)\n")
+    listed = tree / "csrc/CMakeLists.txt"
+    listed.write_text(listed.read_text() + "add_subdirectory(trace)\n")
+    (door / "b.h").write_text("#include <c10/core/Scalar.h>\n")
+    (door / "a.h").write_text('#include "csrc/trace/compat/b.h"\n#include "csrc/util/a.h"\n')
+    for folder in ("ir", "runtime"):
+        (tree / "csrc" / folder / "b.h").write_text('#include "csrc/trace/compat/a.h"\n')
+    assert check_layers.violations(tree) == [
+        "csrc/ir/b.h:1: includes csrc/trace/compat/a.h, but 'ir' does not name 'trace' in its "
+        "CMakeLists.txt",
+        "csrc/trace/compat/a.h:2: includes csrc/util/a.h; the door includes LibTorch",
+    ]
+
+
 def test_libtorch_above_the_line(tree):
     (tree / "csrc/ir/b.h").write_text("#include <c10/core/Scalar.h>\n")
     assert check_layers.violations(tree) == [

@@ -3,9 +3,10 @@
 // compile this file. "cuda", "cuda:8": the devices are assigned to the GPUs in blocks, several
 // virtual ones to one GPU if necessary. In a job each process uses one GPU, the one with its number
 // among the processes of the host; they share GPUs if there are fewer.
-#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/cuda.h>
 
 #include <algorithm>
 
@@ -87,10 +88,7 @@ class CudaBackend : public AtenBackend {
   // Virtual devices of one GPU share tiles, so a limit per device would refuse programs that fit.
   int64_t memory_limit() const override { return per_gpu_ > 1 ? 0 : machine().memory_bytes; }
   void Synchronize() const override {
-    const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-    for (int64_t gpu = first_; gpu < first_ + gpus_; ++gpu) {
-      guard.synchronizeDevice(static_cast<c10::DeviceIndex>(gpu));
-    }
+    for (int64_t gpu = first_; gpu < first_ + gpus_; ++gpu) torch::cuda::synchronize(gpu);
   }
   std::string Describe() const override {
     return absl::StrCat("cuda: ", num_devices_, " devices on ", gpus_, " GPU",
@@ -112,15 +110,14 @@ class CudaBackend : public AtenBackend {
 
 absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendRequest& request) {
   SPMD_ASSIGN_OR_RETURN(std::optional<int64_t> devices, RequestedDevices(request));
-  const int64_t gpus = at::detail::getCUDAHooks().getNumGPUs();
+  const int64_t gpus = torch::cuda::device_count();
   if (gpus < 1) {
     return absl::UnavailableError(absl::StrCat(
         "backend '", request.name, "': this PyTorch finds no CUDA device ",
-        at::detail::getCUDAHooks().hasCUDA() ? "(is a driver installed and a GPU visible?)"
-                                             : "(it is built without CUDA)",
+        at::hasCUDA() ? "(is a driver installed and a GPU visible?)" : "(it is built without CUDA)",
         "; use backend 'cpu', or install a CUDA build of PyTorch"));
   }
-  c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();  // initializes the runtime
+  (void)c10::DeviceGuard(c10::Device(c10::kCUDA));  // initializes the runtime
   if (!devices.has_value()) devices = request.otherwise;
   if (const PartOfJob* const job = request.job) {
     const int64_t count = devices.value_or(job->processes);
