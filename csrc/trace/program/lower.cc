@@ -36,17 +36,13 @@ class Lowering {
       if (needed_.records[r]) LowerRecord(static_cast<int>(r));
     }
     SPMD_RETURN_IF_ERROR(LowerMarks());
-    used_.resize(result_.graph.num_values());
-    for (const ir::Node& node : result_.graph.nodes()) {
-      for (const ir::ValueId v : node.operands) {
-        if (v != ir::kNoValue) used_[v] = true;
-      }
-    }
     for (const OutputSpec& o : outputs) {
       ir::Output output{values_[o.value]};
       if (!o.apart.empty()) output.value = Apart(output.value, o.apart);
       if (o.like != nullptr) {
-        SPMD_ASSIGN_OR_RETURN(output.value, Like(output.value, *o.like));
+        const int rank = result_.graph.type(output.value).rank();
+        SPMD_ASSIGN_OR_RETURN(ir::Annotation like, AnnotationOf(*o.like, rank, options_));
+        output.value = CopyWith(result_.graph, output.value, std::move(like));
       }
       if (o.becomes != kNoId) output.becomes = values_[o.becomes];
       output.may_stay_unreduced = o.may_stay_unreduced;
@@ -85,30 +81,6 @@ class Lowering {
 
   ir::ValueId Apart(ir::ValueId v, const Dims& dims) {
     return OwnBuilder().View(v, {dims.begin(), dims.end()});
-  }
-
-  // The value with the mark. If the program uses the value, too, this is a copy, so that the
-  // program may have the value otherwise.
-  absl::StatusOr<ir::ValueId> Like(ir::ValueId v, const Mark& mark) {
-    const TensorType type = result_.graph.type(v);
-    SPMD_ASSIGN_OR_RETURN(ir::Annotation annotation, AnnotationOf(mark, type.rank(), options_));
-    const std::optional<ir::Annotation>& own = result_.graph.value(v).annotation;
-    if (own.has_value() && own->grid == annotation.grid && own->sharding == annotation.sharding) {
-      return v;
-    }
-    const ir::NodeId id = result_.graph.value(v).producer;
-    if (id != ir::kNoNode && !own.has_value() && !used_[v]) {
-      result_.graph.Annotate(v, std::move(annotation));
-      return v;
-    }
-    rules::Builder builder = OwnBuilder();
-    if (id != ir::kNoNode) {
-      const ir::Node& maker = result_.graph.node(id);
-      builder = {&result_.graph, maker.task, maker.source};
-    }
-    const ir::ValueId copy = builder.Alias(v);
-    result_.graph.Annotate(copy, std::move(annotation));
-    return copy;
   }
 
   // For ops that no call has recorded.
@@ -190,7 +162,6 @@ class Lowering {
   const LowerOptions& options_;
   Lowered result_;
   std::vector<ir::ValueId> values_;  // by tape number
-  std::vector<bool> used_;           // by graph value: whether a node of a record reads it
   std::vector<int32_t> sources_;
   Needed needed_;
 };
@@ -257,6 +228,21 @@ absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const Lo
 absl::StatusOr<Lowered> Lower(const Tape& tape, absl::Span<const OutputSpec> outputs,
                               const LowerOptions& options) {
   return Lowering(tape, options).Run(outputs);
+}
+
+ir::ValueId CopyWith(ir::Graph& graph, ir::ValueId v, ir::Annotation annotation) {
+  const std::optional<ir::Annotation>& own = graph.value(v).annotation;
+  if (own.has_value() && own->grid == annotation.grid && own->sharding == annotation.sharding) {
+    return v;
+  }
+  rules::Builder builder(&graph, /*task=*/0, /*source=*/-1);
+  if (const ir::NodeId id = graph.value(v).producer; id != ir::kNoNode) {
+    const ir::Node& maker = graph.node(id);
+    builder = {&graph, maker.task, maker.source};
+  }
+  const ir::ValueId copy = builder.Alias(v);
+  graph.Annotate(copy, std::move(annotation));
+  return copy;
 }
 
 }  // namespace spmd::trace

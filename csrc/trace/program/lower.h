@@ -64,4 +64,8 @@ Attributes AttributesOf(const Record& record);
 absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const LowerOptions& options,
                                             absl::string_view caller = "mark_sharding");
 
+// A copy of the value with the annotation, so that the program may have the value itself otherwise.
+// The value, if it has this annotation.
+ir::ValueId CopyWith(ir::Graph& graph, ir::ValueId v, ir::Annotation annotation);
+
 }  // namespace spmd::trace
