@@ -78,6 +78,7 @@ absl::StatusOr<Lowered> LowerTape(SessionState& state, const Tape& tape,
 absl::StatusOr<Pending> LowerPending(SessionState& state) {
   Tape& tape = *state.tape;
   tape.StopFollowing();
+  ++state.diagnostics.statistics.plans_of_pending;
   Pending pending;
   pending.outputs = FindLive(tape).outputs;
   SPMD_ASSIGN_OR_RETURN(pending.lowered, LowerTape(state, tape, pending.outputs));
@@ -92,7 +93,6 @@ absl::Status PlanPending(SessionState& state) {
   SPMD_ASSIGN_OR_RETURN(
       partition::Compiled compiled,
       partition::Compile(pending.lowered.graph, CompileOptionsFor(state, *backend)));
-  ++state.diagnostics.statistics.plans_of_pending;
   PendingLayouts& known = state.pending_layouts;
   known = {state.tape->number(), state.tape->changes(), ProgramOptionsOf(state), {}};
   for (size_t k = 0; k < pending.outputs.size(); ++k) {

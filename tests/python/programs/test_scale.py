@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program does not grow with the number of devices, and many devices fit on few cores."""
 
+import copy
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,3 +123,57 @@ def test_a_question_about_pending_values_is_planned_once(pending):
     spmd.sync()
     assert not spmd.sharding_of(values[-2]).is_provisional
     assert plans() == before + 4
+
+
+CALLS: dict[str, Callable[[torch.Tensor, spmd.Mesh], object]] = {
+    "sharding_of": lambda t, mesh: spmd.sharding_of(t),
+    "sharding_of a view": lambda t, mesh: spmd.sharding_of(t.t()),
+    "mark_of": lambda t, mesh: mark_of(t),
+    "mark_sharding": lambda t, mesh: spmd.mark_sharding(t, mesh, ("a", None)),
+    "reshard": lambda t, mesh: spmd.reshard(t, mesh, (None, "b")),
+    "an op": lambda t, mesh: t * 2,
+    "in place": lambda t, mesh: t.mul_(2),
+    "a view": lambda t, mesh: t[1:, None].shape,
+    "detach": lambda t, mesh: t.detach(),
+    "deepcopy": lambda t, mesh: copy.deepcopy(t),
+    "Parameter": lambda t, mesh: torch.nn.Parameter(t),
+    "empty_like": lambda t, mesh: torch.empty_like(t),
+    "from the host": lambda t, mesh: torch.ones(3).to("spmd"),
+    "collectives": lambda t, mesh: spmd.debug.collectives(),
+    "memory": lambda t, mesh: spmd.debug.memory(),
+    "explain_compile": lambda t, mesh: spmd.debug.explain_compile(),
+    "print_program": lambda t, mesh: spmd.debug.print_program(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_public_call_does_what_does_not_depend_on_what_is_pending(call):
+    """Counts plans of what is pending, runs, compilations and calls of Python functions."""
+
+    def counts(pending):
+        mesh = spmd.make_mesh((2, 2), ("a", "b"))
+        spmd.sync()
+        kept = [spmd.mark_sharding(torch.rand(8, 8).to("spmd"), mesh, ("a", None))]
+        for _ in range(pending):
+            kept.append(kept[-1] * 1.5)
+        assert spmd.sharding_of(kept[-1]).is_provisional  # planned, and known from here on
+        called = 0
+
+        def count(*_):
+            nonlocal called
+            called += 1
+
+        results = [CALLS[call](kept[-1], mesh)]  # caches of PyTorch, and what is imported
+        before = _C.statistics()
+        sys.setprofile(count)
+        try:
+            results.append(CALLS[call](kept[-2], mesh))
+        finally:
+            sys.setprofile(None)
+        after = _C.statistics()
+        names = ("plans_of_pending", "runs", "compiles")
+        return called, *(after[name] - before[name] for name in names)
+
+    few, many = counts(20), counts(400)
+    assert few == many
+    assert few[1:] == (0, 0, 0)
