@@ -221,7 +221,15 @@ class Pricing:
     def num_moves(self) -> int: ...
 
 def shape_only(like: Tensor) -> ShapeOnly: ...
-def trace(inputs: Sequence[ShapeOnly], results: Sequence[Tensor], mesh: Mesh) -> TracedGraph: ...
+def trace(
+    inputs: Sequence[ShapeOnly],
+    results: Sequence[Tensor],
+    mesh: Mesh,
+    parameters: Sequence[tuple[int, int]] = (),
+) -> TracedGraph:
+    """`parameters`: the number of each among `inputs`, and that of its gradient among `results`, or
+    -1."""
+
 def pending_work() -> (
     tuple[tuple[int, int], list[Mesh], list[tuple[int, tuple[int, ...], int]]] | None
 ):

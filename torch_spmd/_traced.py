@@ -51,6 +51,8 @@ class Program:
     of_parameter: dict[str, list[int]] = field(default_factory=dict)
     of_batch: list[int] = field(default_factory=list)
     results: list[Tensor] = field(default_factory=list)
+    trained: list[str] = field(default_factory=list)  # names of parameters
+    gradients: dict[str, int] = field(default_factory=dict)  # numbers of results, by parameter
 
     def add(self, like: Tensor) -> Tensor:
         self.shapes.append(_C.shape_only(like))
@@ -62,7 +64,17 @@ class Program:
 
     def add_parameter(self, name: str, like: Tensor) -> Tensor:
         self.of_parameter[name] = [len(self.shapes)]
+        if like.requires_grad:
+            self.trained.append(name)
         return self.add(like)
+
+    def add_gradient(self, name: str, gradient: Tensor) -> None:
+        self.gradients[name] = len(self.results)
+        self.results.append(gradient)
+
+    def parameters(self) -> list[tuple[int, int]]:
+        """The number of each that is trained, and that of its gradient among the results, or -1."""
+        return [(self.of_parameter[n][0], self.gradients.get(n, -1)) for n in self.trained]
 
     def add_of_parameter(self, name: str, like: Tensor) -> Tensor:
         """The optimizer's state of a parameter, or its gradient."""
@@ -79,7 +91,7 @@ class Recorded:
     programs: list[Program]
 
     def graphs(self, mesh: _C.Mesh) -> list[_C.TracedGraph]:
-        return [_C.trace(p.shapes, p.results, mesh) for p in self.programs]
+        return [_C.trace(p.shapes, p.results, mesh, p.parameters()) for p in self.programs]
 
 
 def record(
@@ -105,7 +117,9 @@ def record(
             in_first = None if apart else optimizer
             first.results.append(step.run(model, step.placed(first.add_of_batch), in_first))
             if in_first is None:
-                first.results += [p.grad for p in parameters.values() if p.grad is not None]
+                for name, p in parameters.items():
+                    if p.grad is not None:
+                        first.add_gradient(name, p.grad)
             if optimizer is not None and apart:
                 recorded.programs.append(_update(optimizer, trained))
     except NotImplementedError as error:

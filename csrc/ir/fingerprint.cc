@@ -26,7 +26,8 @@ uint64_t Rotate(uint64_t x, int by) { return (x << by) | (x >> (64 - by)); }
 void AddAnnotationTo(Fingerprinter& f, const std::optional<Annotation>& annotation) {
   f.Add(annotation.has_value());
   if (!annotation.has_value()) return;
-  f.Add(annotation->grid).Add(static_cast<int>(annotation->hold)).Add(annotation->sharding);
+  const int hold = annotation->of_parameter ? 3 : static_cast<int>(annotation->hold);
+  f.Add(annotation->grid).Add(hold).Add(annotation->sharding);
 }
 
 void AddNodeTo(Fingerprinter& f, const Node& node) {
@@ -133,7 +134,8 @@ Fingerprint Graph::ComputeFingerprint() const {
   for (const Node& node : nodes_) AddNodeTo(f, node);
   f.Add(static_cast<int64_t>(outputs_.size()));
   for (const Output& output : outputs_) {
-    f.Add(output.value).Add(output.becomes).Add(output.may_stay_unreduced);
+    f.Add(output.value).Add(output.becomes);
+    f.Add((output.may_stay_unreduced ? 1 : 0) + (output.held ? 2 : 0));
   }
   return f.Finish();
 }

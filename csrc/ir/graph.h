@@ -20,6 +20,7 @@
 // An annotation follows a type:
 //
 //   @m {..}   committed: the user's mark, binding
+//   @m! {..}  the same, of a parameter: this program or a later one overwrites it
 //   @m~ {..}  settled: the layout that a long-lived buffer has already; a preference
 //   @m= {..}  derived by propagation
 //
@@ -37,9 +38,10 @@
 //   %3: f32[4], %4: i64[4] = aten::max.dim(%0, dim=1, keepdim=false)
 //   … = op(…) updates(0) task(7) cut @r {0: x chunk=3} at "train.py:12"
 //
-// An output that may stay unreduced (Output::may_stay_unreduced):
+// An output that may stay unreduced (Output::may_stay_unreduced), and one that nobody has asked for
+// (Output::held):
 //
-//   return %3 -> %w unreduced
+//   return %3 -> %w unreduced, %4 held
 //
 // Unnamed values are called %0, %1, … in order of creation.
 #pragma once
@@ -75,6 +77,7 @@ struct Annotation {
   int grid = 0;  // index into Graph::grids()
   Sharding sharding;
   Hold hold = Hold::kCommitted;
+  bool of_parameter = false;  // only where committed
 };
 
 struct Value {
@@ -128,6 +131,9 @@ struct Output {
   ValueId becomes = kNoValue;  // the input whose buffer it replaces, if any
   // A gradient to which later programs go on adding, so that it may stay unreduced.
   bool may_stay_unreduced = false;
+  // A value that somebody still holds and nobody has asked for, so that it may stay unreduced. What
+  // uses it later reduces it.
+  bool held = false;
 };
 
 // Invariants: see Verify. Copyable; copying is deep.

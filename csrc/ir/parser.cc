@@ -138,6 +138,9 @@ class Parser {
     } else if (absl::StartsWith(rest, "=")) {
       in.Consume("=");
       annotation.hold = Hold::kDerived;
+    } else if (absl::StartsWith(rest, "!")) {
+      in.Consume("!");
+      annotation.of_parameter = true;
     }
     SPMD_ASSIGN_OR_RETURN(annotation.sharding, Sharding::Parse(in, graph_.grid(annotation.grid)));
     definition.annotation = std::move(annotation);
@@ -235,6 +238,7 @@ class Parser {
         SPMD_ASSIGN_OR_RETURN(output.becomes, names_.Parse(in));
       }
       output.may_stay_unreduced = in.ConsumeWord("unreduced");
+      output.held = in.ConsumeWord("held");
       graph_.AddOutput(output);
     } while (in.Consume(","));
     return absl::OkStatus();

@@ -55,9 +55,10 @@ class Printer {
     std::string text = absl::StrCat("%", value.name, ": ", value.type.ToString());
     if (!value.annotation.has_value()) return text;
     const Annotation& annotation = *value.annotation;
-    const char* hold = annotation.hold == Hold::kCommitted ? ""
-                       : annotation.hold == Hold::kSettled ? "~"
-                                                           : "=";
+    const char* hold = annotation.hold == Hold::kSettled   ? "~"
+                       : annotation.hold == Hold::kDerived ? "="
+                       : annotation.of_parameter           ? "!"
+                                                           : "";
     absl::StrAppend(&text, " ", GridName(annotation.grid), hold);
     const std::string sharding = annotation.sharding.ToString(GridAt(annotation.grid));
     if (!sharding.empty()) absl::StrAppend(&text, " ", sharding);
@@ -106,6 +107,7 @@ class Printer {
           absl::StrAppend(out, Name(output.value));
           if (output.becomes != kNoValue) absl::StrAppend(out, " -> ", Name(output.becomes));
           if (output.may_stay_unreduced) absl::StrAppend(out, " unreduced");
+          if (output.held) absl::StrAppend(out, " held");
         });
     Line(outputs.empty() ? "return" : absl::StrCat("return ", outputs));
   }

@@ -14,7 +14,8 @@ std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Outpu
 
 bool LeavesAsTerms(const ir::Graph& graph, const ir::Output& output, const Sharding& produced,
                    int grid) {
-  if (!output.may_stay_unreduced || !produced.IsUnreduced()) return false;
+  if (!output.may_stay_unreduced && !output.held) return false;
+  if (!produced.IsUnreduced()) return false;
   const ir::ValueId model = output.becomes != ir::kNoValue ? output.becomes : output.value;
   const ir::Annotation& asked = *graph.value(model).annotation;
   if (asked.grid != grid || asked.hold == ir::Hold::kCommitted) return false;

@@ -14,9 +14,9 @@ namespace spmd::partition {
 // becomes an input's new value has that input's sharding; for any other output nullopt: any reduced
 // sharding will do.
 std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Output& output);
-// Whether an output that is computed in the sharding `produced` leaves as partial sums, to which a
-// later program goes on adding. It does if it may, and if a device then holds no more bytes than it
-// would of the sum.
+// Whether an output that is computed in the sharding `produced` may leave as partial sums, to which
+// a later program goes on adding or which it reduces, if it uses them at all. It may if the output
+// says so, and if a device then holds no more bytes than it would of the sum.
 bool LeavesAsTerms(const ir::Graph& graph, const ir::Output& output, const Sharding& produced,
                    int grid);
 

@@ -323,6 +323,8 @@ struct Planning {
   double seconds = 0;
   bool preference_decided = false;
   int reorders = 0;
+  IntoMade into_made = IntoMade::kDecompose;
+  bool any_made = false;  // whether that decided anything
 };
 
 absl::Status PropagateAsAsked(Pipeline& pipeline, Planning& planning) {
@@ -361,7 +363,8 @@ absl::Status PlanFrom(Pipeline& pipeline, MoveMemo& moves, bool sharded,
   for (size_t round = 0; sharded && round < kMaxRounds; ++round) {
     bool any = false;
     SPMD_RETURN_IF_ERROR(pipeline.Pass("decompose", [&]() -> absl::Status {
-      SPMD_ASSIGN_OR_RETURN(any, Decompose(out.graph, planning.factors, out.decomposed));
+      SPMD_ASSIGN_OR_RETURN(any, Decompose(out.graph, planning.factors, planning.into_made,
+                                           out.decomposed, planning.any_made));
       return absl::OkStatus();
     }));
     if (!any) break;
@@ -396,26 +399,59 @@ int64_t BytesOnWires(const program::Program& program) {
   return bytes;
 }
 
+// Options for what may be dropped again: texts are kept until they are known to be of the result.
+class Quiet {
+ public:
+  explicit Quiet(const CompileOptions& options) : given_(options), quiet_(options) {
+    if (!options.dump) return;
+    quiet_.dump = [this](absl::string_view name, const std::string& text) {
+      kept_.emplace_back(name, text);
+    };
+  }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+
+  const CompileOptions& options() const { return quiet_; }
+  void Dump() const {
+    for (const auto& [name, text] : kept_) given_.dump(name, text);
+  }
+
+ private:
+  const CompileOptions& given_;
+  CompileOptions quiet_;
+  std::vector<std::pair<std::string, std::string>> kept_;
+};
+
+// `planning` with ops whole whose targets can be made whole, if that is cheaper. `from` is what it
+// was before it was planned.
+absl::Status KeepWholeIfCheaper(const CompileOptions& options, MoveMemo& moves, Planning from,
+                                Planning& planning) {
+  if (!planning.any_made) return absl::OkStatus();
+  const Quiet quiet(options);
+  Pipeline pipeline(quiet.options(), from.out);
+  from.into_made = IntoMade::kKeepWhole;
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, /*sharded=*/true, options.earlier.get(), from));
+  if (from.seconds >= planning.seconds * (1 - 1e-9)) return absl::OkStatus();
+  planning = std::move(from);
+  quiet.Dump();
+  return absl::OkStatus();
+}
+
 // `planning` with ops in rings of devices, if it does not fit as it is and holds less with them.
 // `from` is what it was before it was planned.
 absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Planning from,
                            Planning& planning) {
   const machine::Machine limited = Limited(options);
   if (planning.out.gathered_again.bytes_after <= MemoryToFill(limited)) return absl::OkStatus();
-  std::vector<std::pair<std::string, std::string>> dumps;
-  CompileOptions quiet = options;
-  if (options.dump) {
-    quiet.dump = [&](absl::string_view name, const std::string& text) {
-      dumps.emplace_back(name, text);
-    };
-  }
-  Pipeline pipeline(quiet, from.out);
+  const Quiet quiet(options);
+  Pipeline pipeline(quiet.options(), from.out);
   SPMD_RETURN_IF_ERROR(RingPass(pipeline, from.out));
   if (from.out.in_rings.ops.empty()) return absl::OkStatus();
   SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, from));
   SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, from));
   SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, /*sharded=*/true, /*earlier=*/nullptr, from));
-  SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, quiet, from.factors, std::move(from.plans), from.out));
+  SPMD_RETURN_IF_ERROR(
+      LowerPlans(pipeline, quiet.options(), from.factors, std::move(from.plans), from.out));
   InRings& done = from.out.in_rings;
   done.bytes_before = planning.out.gathered_again.bytes_after;
   done.bytes_after = from.out.gathered_again.bytes_after;
@@ -428,7 +464,7 @@ absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Plann
       {absl::StrCat("rings ", done.ops.size(), " ", done.bytes_after),
        absl::StrCat(done.ToString(), ", because it may hold ", ByteText(limited.memory_bytes))});
   planning = std::move(from);
-  for (const auto& [name, text] : dumps) options.dump(name, text);
+  quiet.Dump();
   return absl::OkStatus();
 }
 
@@ -447,11 +483,16 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   const bool sharded = UsesAxes(planning.out.graph);
   SPMD_RETURN_IF_ERROR(PropagateAsAsked(pipeline, planning));
   std::optional<Planning> before;  // if memory may ask for rings
+  std::optional<Planning> whole;   // if ops may write to what is made whole
   if (sharded) {
     SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
     if (Limited(options).memory_bytes > 0 && MayGoInRings(planning.out.graph)) before = planning;
+    if (MayWriteToMade(planning.out.graph, planning.factors)) whole = planning;
   }
   SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, sharded, options.earlier.get(), planning));
+  if (whole.has_value()) {
+    SPMD_RETURN_IF_ERROR(KeepWholeIfCheaper(options, moves, *std::move(whole), planning));
+  }
   SPMD_RETURN_IF_ERROR(
       LowerPlans(pipeline, options, planning.factors, std::move(planning.plans), planning.out));
   if (before.has_value()) {

@@ -26,10 +26,26 @@ bool CutsWholeFactor(const ir::Graph& graph, ir::ValueId v, const propagate::Nod
   });
 }
 
+bool IsMade(const ir::Graph& graph, ir::ValueId v) {
+  const ir::NodeId maker = graph.value(v).producer;
+  return maker != ir::kNoNode && graph.node(maker).operands.empty();
+}
+
 }  // namespace
 
+bool MayWriteToMade(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors) {
+  for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
+    if (factors[id].rule == nullptr || factors[id].rule->decompose == nullptr) continue;
+    const auto& operands = graph.node(id).operands;
+    const auto is_made = [&](ir::ValueId v) { return v != ir::kNoValue && IsMade(graph, v); };
+    if (std::any_of(operands.begin(), operands.end(), is_made)) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<bool> Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-                               std::vector<std::string>& names) {
+                               IntoMade into_made, std::vector<std::string>& names,
+                               bool& any_made) {
   std::vector<bool> gathers(graph.num_nodes(), false);
   bool any = false;
   for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
@@ -38,9 +54,20 @@ absl::StatusOr<bool> Decompose(ir::Graph& graph, const std::vector<propagate::No
     const ir::Node& node = graph.node(id);
     // What remains after a reduction over the dimension is small, and such reductions are merged,
     // so a gather is never cheaper.
+    bool made = false;
     for (size_t k = 0; k < node.operands.size() && !gathers[id]; ++k) {
       const ir::ValueId operand = node.operands[k];
-      gathers[id] = operand != ir::kNoValue && CutsWholeFactor(graph, operand, nf, nf->operands[k]);
+      if (operand == ir::kNoValue || !CutsWholeFactor(graph, operand, nf, nf->operands[k]))
+        continue;
+      if (IsMade(graph, operand)) {
+        made = true;
+      } else {
+        gathers[id] = true;
+      }
+    }
+    if (made && !gathers[id]) {
+      any_made = true;
+      gathers[id] = into_made == IntoMade::kDecompose;
     }
     any = any || gathers[id];
   }

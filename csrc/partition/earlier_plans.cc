@@ -111,11 +111,12 @@ EarlierPlans::Form EarlierPlans::FormOf(const ir::Graph& graph, const machine::M
     const bool asked = annotation && annotation->hold == ir::Hold::kCommitted;
     form.print().Add(asked);
     if (!asked) continue;
-    form.print().Add(annotation->grid);
+    form.print().Add(annotation->grid).Add(annotation->of_parameter);
     form.Take(annotation->sharding);
   }
   for (const ir::Output& output : graph.outputs()) {
-    form.print().Add(output.value).Add(output.becomes).Add(output.may_stay_unreduced);
+    form.print().Add(output.value).Add(output.becomes);
+    form.print().Add(output.may_stay_unreduced).Add(output.held);
   }
   return std::move(form).Finish();
 }

@@ -33,12 +33,19 @@ absl::Status BatchIndices(ir::Graph& graph);
 absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
                              std::vector<Dims>& apart);
 
+// Whether an op is decomposed where an axis shards its whole factor only in operands that are made
+// from nothing (zeros to which an index_add adds). They can be made whole, and the result may be
+// partial sums; which of the two is cheaper, the search decides.
+enum class IntoMade { kDecompose, kKeepWhole };
+// Whether there may be such an op.
+bool MayWriteToMade(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors);
+
 // decompose.cc: decomposes nodes with a whole factor that an axis shards in some operand, if they
-// can be written in core ops; gathering the dimension is never cheaper. Adds the names of their ops
-// to `names`. True if it decomposed any; then `factors`, those of `graph` before the call, are
-// stale. Requires: `graph` is propagated.
+// can be written in core ops; gathering an operand's dimension is never cheaper. Adds the names of
+// their ops to `names`. True if it decomposed any; then `factors`, of `graph` before the call, are
+// stale. `any_made`: set if `into_made` decides anything. Requires: `graph` is propagated.
 absl::StatusOr<bool> Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-                               std::vector<std::string>& names);
+                               IntoMade into_made, std::vector<std::string>& names, bool& any_made);
 
 // By a call's first result: the operand that the traced op overwrote (`updates` of its node). The
 // program decides which of them it overwrites once the order of its instructions is known.

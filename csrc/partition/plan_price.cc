@@ -25,6 +25,8 @@ constexpr double kThroughBonus = 1e-15;
 constexpr double kOffPathWeight = 0.125;
 // Partial sums may be reduced later, after they have passed through what follows, or they may not.
 constexpr double kUndecidedWeight = 0.5;
+// Partial sums that somebody holds may never be used.
+constexpr double kHeldWeight = 0.125;
 
 // By value: true if no contraction leads to it, or none follows from it.
 std::vector<bool> OffPath(const ir::Graph& graph, const std::vector<NodeFactors>& factors) {
@@ -261,14 +263,19 @@ double PlanPrice::ResultSeconds(ir::ValueId v, const Sharding& produced, int gri
   if (optimistic) undecided_weight *= shared ? 0 : kUndecidedWeight;
   seconds = known + undecided_weight * (seconds - known);
   for (const ir::Output* output : plan_.outputs(v)) {
-    if (LeavesAsTerms(graph_, *output, produced, grid)) continue;
+    const auto reduced = std::find_if(there.begin(), there.end(),
+                                      [](const Place& p) { return !p.sharding.IsUnreduced(); });
+    if (LeavesAsTerms(graph_, *output, produced, grid)) {
+      if (output->held && reduced == there.end()) {
+        seconds += kHeldWeight * OfMove(v, produced, grid, produced.Reduced(), grid);
+      }
+      continue;
+    }
     const std::optional<Sharding> required = RequiredAtOutput(graph_, *output);
     if (required) {
       want(*required, graph_.value(output->becomes).annotation->grid);
       continue;
     }
-    const auto reduced = std::find_if(there.begin(), there.end(),
-                                      [](const Place& p) { return !p.sharding.IsUnreduced(); });
     const Place from = reduced != there.end() ? *reduced : there.front();
     const Sharding leaving = plan_.gradient_layouts().Leaving(*output, from.sharding, from.grid);
     want(leaving, from.grid);

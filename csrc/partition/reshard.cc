@@ -201,8 +201,12 @@ class Resharder {
     for (const ir::Output& output : graph_.outputs()) {
       program::ValueId p;
       const program::ValueId produced = layouts_[output.value].front();
+      const bool has_sum = std::any_of(
+          layouts_[output.value].begin(), layouts_[output.value].end(),
+          [&](program::ValueId q) { return !program_.values[q].sharding.IsUnreduced(); });
       if (LeavesAsTerms(graph_, output, program_.values[produced].sharding,
-                        program_.values[produced].grid)) {
+                        program_.values[produced].grid) &&
+          !(output.held && has_sum)) {
         p = produced;
       } else if (const std::optional<Sharding> required = RequiredAtOutput(graph_, output)) {
         p = Fetch(output.value, *required, graph_.value(output.becomes).annotation->grid, -1);

@@ -71,6 +71,10 @@ class Propagator {
       for (const ir::Output& output : graph_.outputs()) {
         if (output.becomes != ir::kNoValue) is_state_[output.becomes] = true;
       }
+      for (const ir::ValueId v : graph_.inputs()) {
+        const std::optional<ir::Annotation>& annotation = graph_.value(v).annotation;
+        if (annotation.has_value() && annotation->of_parameter) is_state_[v] = true;
+      }
     }
     changed_at_.assign(graph_.num_values(), 0);
     is_cut_.assign(graph_.num_values(), false);

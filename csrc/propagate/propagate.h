@@ -44,8 +44,9 @@ class Reasons {
 
 // Which tensor keeps an axis that two tensors of an op want for different factors.
 enum class Preference {
-  // A value computed anew at each step beats state (an input that an output replaces), since
-  // weights can be gathered while other work runs. Between equals, the larger tensor.
+  // A value computed anew at each step beats state (an input that an output of this program or of a
+  // later one replaces), since weights can be gathered while other work runs. Between equals, the
+  // larger tensor.
   kActivations,
   kLarger,
 };

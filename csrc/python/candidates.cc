@@ -30,9 +30,15 @@ ShapeOnly MakeShapeOnly(const at::Tensor& like) {
 }
 
 TracedGraph Trace(const std::vector<ShapeOnly>& inputs, const std::vector<at::Tensor>& results,
-                  const Mesh& mesh) {
+                  const Mesh& mesh, const std::vector<std::pair<int, int>>& parameters) {
+  std::vector<trace::TracedParameter> checked;
+  for (const auto& [input, gradient] : parameters) {
+    TORCH_CHECK(0 <= input && input < std::ssize(inputs) && gradient < std::ssize(results),
+                "trace: no input ", input, ", or no result ", gradient);
+    checked.push_back({input, gradient});
+  }
   SessionLock lock;
-  return ValueOrThrow(trace::TraceGraph(*lock, inputs, results, mesh));
+  return ValueOrThrow(trace::TraceGraph(*lock, inputs, results, mesh, checked));
 }
 
 // (key, meshes, (number, sizes, bytes) of each free input); None if nothing is pending.
@@ -125,7 +131,8 @@ void init_candidates(py::module& m) {
       .def("price", &Price, py::arg("graph"), py::arg("marks"), py::arg("memory_limit") = 0)
       .def("num_moves", [](const Pricing& pricing) { return pricing.moves.size(); });
   m.def("shape_only", &MakeShapeOnly, py::arg("like"));
-  m.def("trace", &Trace, py::arg("inputs"), py::arg("results"), py::arg("mesh"));
+  m.def("trace", &Trace, py::arg("inputs"), py::arg("results"), py::arg("mesh"),
+        py::arg("parameters") = std::vector<std::pair<int, int>>());
   m.def("pending_work", &FindPendingWork);
   m.def("trace_pending", &TracePending, py::arg("mesh"));
   m.def("mark_pending", &MarkPending, py::arg("mesh"), py::arg("marks"));

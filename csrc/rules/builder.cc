@@ -111,6 +111,7 @@ ir::ValueId Builder::Iota(int64_t n, int dim, int rank) {
   size[dim] = n;
   return View(line, std::move(size));
 }
+ir::ValueId Builder::Alias(ir::ValueId a) { return Call("aten::alias", {a}); }
 ir::ValueId Builder::Neg(ir::ValueId a) { return Call("aten::neg", {a}); }
 ir::ValueId Builder::Exp(ir::ValueId a) { return Call("aten::exp", {a}); }
 ir::ValueId Builder::Log(ir::ValueId a) { return Call("aten::log", {a}); }

@@ -64,6 +64,8 @@ class Builder {
   ir::ValueId Permute(ir::ValueId a, std::vector<int64_t> dims);
   ir::ValueId Slice(ir::ValueId a, int64_t dim, int64_t start, int64_t end);
   ir::ValueId Cast(ir::ValueId a, DType dtype);
+  // The same value, which may have another sharding.
+  ir::ValueId Alias(ir::ValueId a);
 
  private:
   ir::Graph* graph_;

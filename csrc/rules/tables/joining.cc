@@ -221,7 +221,7 @@ absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph
          b.Call("aten::lt.Scalar", {i}, {{"other", CheckedAdd(padding[d].before, sizes[d])}})});
     given = given == ir::kNoValue ? along : b.Call("aten::logical_and", {given, along});
   }
-  if (given == ir::kNoValue) return std::vector<ir::ValueId>{b.Call("aten::alias", {operands[0]})};
+  if (given == ir::kNoValue) return std::vector<ir::ValueId>{b.Alias(operands[0])};
   const ir::ValueId padded = b.Call("aten::constant_pad_nd", {operands[0]},
                                     {{"pad", call.attrs().GetInts("pad")}, {"value", int64_t{0}}});
   const ir::ValueId fill =

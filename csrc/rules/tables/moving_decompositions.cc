@@ -44,7 +44,7 @@ ValuesOrStatus DecomposeRot90(Builder& b, const ir::Graph& from, const ir::Node&
     case 3:
       return Values{Transposed(b, Flipped(b, operands[0], {dims[0]}), dims[0], dims[1])};
     default:
-      return Values{b.Call("aten::alias", {operands[0]})};
+      return Values{b.Alias(operands[0])};
   }
 }
 

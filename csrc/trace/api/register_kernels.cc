@@ -24,10 +24,13 @@
 #include "csrc/trace/program/lower_foreach.h"
 #include "csrc/trace/pytorch/autograd_kernels.h"
 #include "csrc/trace/recorder/arguments.h"
+#include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/region.h"
+#include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/session_lock.h"
+#include "csrc/trace/tape/filled_leaf.h"
 
 namespace spmd::trace {
 
@@ -92,8 +95,13 @@ at::Tensor SameMemory(const OpInfo& op, const at::Tensor& self) {
   }
   return kOwn(self);
 }
+// A pass that makes a leaf's first gradient detaches what it has computed.
 at::Tensor DetachOrShard(const at::Tensor& self) {
   static const OpInfo& op = GetOp("aten::detach");
+  if (GraphTask() >= 0 && Buffer::IsOurs(self)) {
+    const SessionLock lock;
+    NoteGradient(*BufferOf(self));
+  }
   return SameMemory<&at::native::detach>(op, self);
 }
 at::Tensor AliasOrShard(const at::Tensor& self) {

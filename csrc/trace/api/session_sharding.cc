@@ -163,8 +163,7 @@ MarkPtr OwnMark(const at::Tensor& tensor) {
 // Whether a program computed the value, and it is not a parameter. A mark on another form of it
 // means the same whether that program has run or is pending.
 bool IsActivation(const at::Tensor& tensor) {
-  const at::TensorBase& base = tensor.is_view() ? compat::BaseOf(tensor) : tensor;
-  return BufferOf(tensor)->value()->origin_output >= 0 && !(base.requires_grad() && base.is_leaf());
+  return BufferOf(tensor)->value()->origin_output >= 0 && !IsParameter(tensor);
 }
 
 // `given` is the user's mark, and `mark` what it means for `tensor`.
@@ -187,7 +186,8 @@ absl::Status MarkTensor(SessionState& state, const at::Tensor& tensor, const Mar
     }
   }
   if (!base_spec.has_value()) return MarkPart(state, tensor, mark);
-  const auto of_base = std::make_shared<const Mark>(Mark{mark->mesh, *base_spec});
+  const auto of_base =
+      std::make_shared<const Mark>(Mark{mark->mesh, *base_spec, IsParameter(tensor)});
   const bool waits = MarkWaits(*buffer);
   if (buffer->mark != nullptr && SameMark(buffer->mark, of_base) && !waits) {
     if (notes != nullptr) notes->copied = false;

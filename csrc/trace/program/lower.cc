@@ -39,8 +39,14 @@ class Lowering {
     for (const OutputSpec& o : outputs) {
       ir::Output output{values_[o.value]};
       if (!o.apart.empty()) output.value = Apart(output.value, o.apart);
+      if (o.like != nullptr) {
+        const int rank = result_.graph.type(output.value).rank();
+        SPMD_ASSIGN_OR_RETURN(ir::Annotation like, AnnotationOf(*o.like, rank, options_));
+        output.value = CopyWith(result_.graph, output.value, std::move(like));
+      }
       if (o.becomes != kNoId) output.becomes = values_[o.becomes];
       output.may_stay_unreduced = o.may_stay_unreduced;
+      output.held = o.held;
       result_.graph.AddOutput(output);
     }
     return std::move(result_);
@@ -58,6 +64,7 @@ class Lowering {
       result_.inputs.push_back(static_cast<int>(i));
       if (input.mark != nullptr) {
         SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(*input.mark, type.rank(), options_));
+        a.of_parameter = input.mark->of_parameter;
         result_.graph.Annotate(v, std::move(a));
       } else if (const LayoutPtr& layout = input.LayoutToTake(overwritten[i])) {
         for (size_t g = 0; g < options_.grids->grids.size(); ++g) {
@@ -221,6 +228,21 @@ absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const Lo
 absl::StatusOr<Lowered> Lower(const Tape& tape, absl::Span<const OutputSpec> outputs,
                               const LowerOptions& options) {
   return Lowering(tape, options).Run(outputs);
+}
+
+ir::ValueId CopyWith(ir::Graph& graph, ir::ValueId v, ir::Annotation annotation) {
+  const std::optional<ir::Annotation>& own = graph.value(v).annotation;
+  if (own.has_value() && own->grid == annotation.grid && own->sharding == annotation.sharding) {
+    return v;
+  }
+  rules::Builder builder(&graph, /*task=*/0, /*source=*/-1);
+  if (const ir::NodeId id = graph.value(v).producer; id != ir::kNoNode) {
+    const ir::Node& maker = graph.node(id);
+    builder = {&graph, maker.task, maker.source};
+  }
+  const ir::ValueId copy = builder.Alias(v);
+  graph.Annotate(copy, std::move(annotation));
+  return copy;
 }
 
 }  // namespace spmd::trace

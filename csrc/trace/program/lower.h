@@ -22,6 +22,8 @@ struct OutputSpec {
   // with the sizes `apart`. If these are empty, it returns the value as it is.
   bool may_be_apart = false;
   Dims apart = {};
+  MarkPtr like = nullptr;  // the mark of the parameter that it is the gradient of, or null
+  bool held = false;       // see ir::Output
 };
 
 // By input of the tape: whether an output takes its Buffer.
@@ -61,5 +63,9 @@ Attributes AttributesOf(const Record& record);
 // Errors: those of ResolveSpec for `mark` and `rank`.
 absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const LowerOptions& options,
                                             absl::string_view caller = "mark_sharding");
+
+// A copy of the value with the annotation, so that the program may have the value itself otherwise.
+// The value, if it has this annotation.
+ir::ValueId CopyWith(ir::Graph& graph, ir::ValueId v, ir::Annotation annotation);
 
 }  // namespace spmd::trace

@@ -338,7 +338,8 @@ void GiveMark(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark
     MakeNotes(*buffer).parts.push_back({recipe, mark, /*copied=*/true});
     return;
   }
-  const auto of_base = std::make_shared<const Mark>(Mark{mark->mesh, *spec});
+  const auto of_base = std::make_shared<const Mark>(
+      Mark{mark->mesh, *spec, mark->of_parameter || IsParameter(tensor)});
   MarkNotes& notes = MakeNotes(*buffer);
   notes.copied = true;
   if (!buffer->holds_nothing() && LiesOtherwise(*buffer->value(), *of_base)) {

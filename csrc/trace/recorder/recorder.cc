@@ -16,6 +16,7 @@
 #include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/session/session_state.h"
+#include "csrc/trace/tape/filled_leaf.h"
 
 namespace spmd::trace {
 
@@ -209,6 +210,7 @@ void BindBuffer(SessionState& state, Buffer* buffer, TapeId value) {
     }
     tape.Annotate(value, buffer->mark);
   }
+  NoteGradient(*buffer);
   tape.Bind(*buffer, value);
 }
 

@@ -9,6 +9,7 @@
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_state.h"
+#include "csrc/trace/tape/filled_leaf.h"
 #include "csrc/util/prefetch.h"
 
 namespace spmd::trace {
@@ -105,7 +106,9 @@ class Attempt {
 
   void BindOperands() {
     for (size_t k = 0; k < buffers_.size(); ++k) {
-      if (call_.operands[k].becomes != kNoId) tape_.Bind(*buffers_[k], call_.operands[k].becomes);
+      if (call_.operands[k].becomes == kNoId) continue;
+      NoteGradient(*buffers_[k]);
+      tape_.Bind(*buffers_[k], call_.operands[k].becomes);
     }
   }
 

@@ -31,6 +31,11 @@ Buffer* BufferOf(const at::Tensor& tensor) {
   return buffer;
 }
 
+bool IsParameter(const at::Tensor& tensor) {
+  const at::TensorBase& base = tensor.is_view() ? compat::BaseOf(tensor) : tensor;
+  return base.requires_grad() && base.is_leaf();
+}
+
 namespace {
 
 // Gives a new tensor its form. It begins at `offset`, whatever `meta` says.

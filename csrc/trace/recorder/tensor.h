@@ -23,6 +23,9 @@ Buffer* BufferOf(const at::Tensor& tensor);
 // Takes what a Buffer holds from another thread's tape (csrc/trace/run/join_threads.h). Set once.
 inline void (*take_from_thread)(Buffer& buffer) = nullptr;
 
+// Whether it is a leaf that requires a gradient, or a view of one.
+bool IsParameter(const at::Tensor& tensor);
+
 // The recipe of `tensor`; null for the base itself.
 RecipePtr RecipeOf(Buffer* buffer, const at::Tensor& tensor);
 

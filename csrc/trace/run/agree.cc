@@ -332,7 +332,13 @@ absl::Status Unite(SessionState& state, const Tape& tape, Live& live) {
     if (holders < std::ssize(all)) {
       spec.becomes = kNoId;
       spec.may_stay_unreduced = spec.may_be_apart = false;
+      continue;
     }
+    // All hold the same Buffers, whose marks are the same.
+    const auto own = std::find_if(live.outputs.begin(), live.outputs.end(),
+                                  [&](const OutputSpec& x) { return x.value == spec.value; });
+    if (spec.becomes == kNoId) spec.like = own->like;
+    spec.held = own->held;
   }
   live.outputs = std::move(united);
   return absl::OkStatus();

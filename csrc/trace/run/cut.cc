@@ -114,7 +114,7 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
 }
 
 absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_task,
-                     Failures failures) {
+                     Failures failures, const Buffer* asked) {
   // Where others may still hold what this process has dropped, it takes part.
   const bool several = state.processes.several();
   if (state.tape->bindings().empty() && !(several && state.tape->num_records() > 0)) {
@@ -134,7 +134,7 @@ absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_
   BindWaitingMarks(state);
   const int ended = ended_task < 0 ? kNoTask : state.tape->TaskNumber(ended_task);
   state.tape->EndFollowing();
-  Live live = FindLive(*state.tape, ended);
+  Live live = FindLive(*state.tape, {ended, asked});
   std::vector<StepPart> steps = TakeSteps(state);
   const std::unique_ptr<Tape> tape = std::exchange(state.tape, NewTape(state));
   if (!steps.empty() && ManyStepsFailed(state)) failures = Failures::kAll;
@@ -148,11 +148,13 @@ absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_
 
 }  // namespace
 
-absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task,
-                 Failures failures) {
+absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task, Failures failures,
+                 const Buffer* asked) {
   const bool ends_step = EndWait(state);
+  if (ends_step) asked = nullptr;
   const int64_t runs = state.diagnostics.statistics.runs;
-  absl::Status status = CutTape(state, ends_step ? "optimizer step" : why, ended_task, failures);
+  absl::Status status =
+      CutTape(state, ends_step ? "optimizer step" : why, ended_task, failures, asked);
   if (ends_step && state.diagnostics.statistics.runs > runs) {
     state.diagnostics.steps.EndStep();
   }
@@ -164,7 +166,7 @@ absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task
 }
 
 absl::Status CutFor(SessionState& state, Buffer* buffer, const std::string& why) {
-  return buffer->pending() ? Cut(state, why) : absl::OkStatus();
+  return buffer->pending() ? Cut(state, why, -1, Failures::kNone, buffer) : absl::OkStatus();
 }
 
 }  // namespace spmd::trace

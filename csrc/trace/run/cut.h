@@ -13,10 +13,10 @@ namespace spmd::trace {
 
 // Runs what is pending. `why` is for explain_compile; if a step of an optimizer waits, it is that.
 // `ended_task` is the autograd task that has just ended with gradients to which later passes add;
-// these may stay partial sums. Errors: those of the program; what was pending is then lost and says
-// so when it is read.
+// these may stay partial sums. `asked` is the Buffer that is read, if any. Errors: those of the
+// program; what was pending is then lost and says so when it is read.
 absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task = -1,
-                 Failures failures = Failures::kNone);
+                 Failures failures = Failures::kNone, const Buffer* asked = nullptr);
 
 // Runs what is pending until `buffer` holds a value that a program has returned as it is. For one
 // that has left as rows of blocks, these are two programs: the second one does not write by their

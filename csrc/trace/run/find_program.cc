@@ -161,7 +161,8 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, 
     for (const OutputSpec& o : same.front()->outputs) {
       const bool known = std::any_of(outputs.begin(), outputs.end(),
                                      [&](const OutputSpec& x) { return x.value == o.value; });
-      if (!known && !live.IsLost(o.value)) outputs.push_back({o.value});
+      if (!known && !live.IsLost(o.value))
+        outputs.push_back({.value = o.value, .like = o.like, .held = o.held});
     }
   }
   const Hash128& key = late.empty() ? strict : loose;

@@ -84,6 +84,10 @@ std::optional<Misfit> FindMisfit(const CachedProgram& cached, const Tape& tape, 
     }
     next = it + 1;
     if (held.has_value() || other.has_value()) continue;
+    if (it->held && !wanted.held && IsTerms(cached.layouts[it - cached.outputs.begin()])) {
+      other = Misfit{Kind::kAsked, wanted.value};
+      continue;
+    }
     if (!it->apart.empty() && !wanted.may_be_apart) {
       other = Misfit{Kind::kForm, wanted.value};
       continue;
@@ -131,6 +135,8 @@ std::string MisfitToString(const Misfit& misfit, const CachedProgram& program, c
                               : absl::StrCat(" and ", misfit.others,
                                              misfit.others == 1 ? " other are" : " others are"),
                           " held afterwards");
+    case Kind::kAsked:
+      return absl::StrCat(same, type, " of ", op, " may not stay a partial sum");
     case Kind::kForm:
       return absl::StrCat(same, type, " of ", op, " is marked");
     case Kind::kLayout:

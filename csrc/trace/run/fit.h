@@ -21,6 +21,7 @@ struct Misfit {
     kLost,    // an input is lost
     kTerms,   // an input is a partial sum for one of the two
     kHeld,    // a value is held that is no result
+    kAsked,   // a value that is a partial sum there is asked for
     kForm,    // a result has another form than a mark refers to
     kLayout,  // a Buffer would get another layout than that in which it has settled
     kLeft,    // an input was left in another layout than the program takes

@@ -20,9 +20,12 @@ bool MayTakeForm(const Buffer& buffer) {
   return buffer.mark == nullptr && NotesOf(buffer) == nullptr;
 }
 
+// Smaller ones are reduced with others, which costs no message.
+bool IsLarge(const TensorType& type) { return type.ByteSize() >= 4096; }
+
 }  // namespace
 
-Live FindLive(const Tape& tape, int ended) {
+Live FindLive(const Tape& tape, const CutOptions& cut) {
   Live live;
   std::vector<int> output_of(tape.num_values(), -1);
   std::vector<bool> claimed(tape.num_values(), false);
@@ -33,18 +36,32 @@ Live FindLive(const Tape& tape, int ended) {
     if (k < 0) {
       k = static_cast<int>(live.outputs.size());
       const int record = tape.origin(id).record;
-      live.outputs.push_back(
-          {id, kNoId, ended != kNoTask && record >= 0 && tape.records()[record].task == ended,
-           /*may_be_apart=*/true});
+      const int task = record < 0 ? kNoTask : tape.records()[record].task;
+      live.outputs.push_back({.value = id,
+                              .may_stay_unreduced = cut.ended != kNoTask && task == cut.ended,
+                              .may_be_apart = true,
+                              .held = cut.asked != nullptr && task == 0 && IsLarge(tape.type(id))});
     }
-    if (!MayTakeForm(buffer)) live.outputs[k].may_be_apart = false;
+    OutputSpec& output = live.outputs[k];
+    if (!MayTakeForm(buffer)) output.may_be_apart = false;
+    if (&buffer == cut.asked || buffer.is_gradient) output.held = false;
+    if (buffer.like != nullptr && buffer.mark == nullptr && !output.may_stay_unreduced) {
+      output.like = buffer.like;
+    }
     // The input that it replaces, which has the same type and is replaced once.
-    if (live.outputs[k].becomes == kNoId && before != kNoId &&
-        tape.type(before) == buffer.value()->type && !IsMarkedAnew(tape, buffer, before)) {
-      if (!claimed[before]) live.outputs[k].becomes = before;
+    if (output.becomes == kNoId && before != kNoId && tape.type(before) == buffer.value()->type &&
+        !IsMarkedAnew(tape, buffer, before)) {
+      if (!claimed[before]) output.becomes = before;
       claimed[before] = true;
     }
   });
+  for (OutputSpec& output : live.outputs) {
+    if (output.becomes != kNoId) {  // it takes the layout of what it replaces
+      output.like = nullptr;
+      output.held = false;
+    }
+    if (output.like != nullptr) output.may_be_apart = false;
+  }
   return live;
 }
 

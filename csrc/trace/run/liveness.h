@@ -27,10 +27,18 @@ void ForEachBuffer(const Tape& tape, Visit&& visit) {
   });
 }
 
-// Finds the values that some Buffer still holds, in order of binding, each once; their Value
-// objects are made here. Results of the autograd task `ended` (a number of the tape's) are
-// gradients to which the next micro-step adds. Requires: `tape` is the session's tape.
+// How a tape is cut.
 inline constexpr int kNoTask = -1;
-Live FindLive(const Tape& tape, int ended = kNoTask);
+struct CutOptions {
+  // The autograd task (a number of the tape's) that has just ended with gradients to which the next
+  // micro-step adds.
+  int ended = kNoTask;
+  // The Buffer that is read. If this is why the tape is cut, what others hold may never be used.
+  const Buffer* asked = nullptr;
+};
+
+// Finds the values that some Buffer still holds, in order of binding, each once; their Value
+// objects are made here. Requires: `tape` is the session's tape.
+Live FindLive(const Tape& tape, const CutOptions& cut = {});
 
 }  // namespace spmd::trace

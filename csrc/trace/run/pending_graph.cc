@@ -48,6 +48,9 @@ std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
   const Needed needed = NeededFor(tape, outputs);
   const std::vector<bool> overwritten = OverwrittenInputs(tape, outputs);
   std::vector<Mesh> meshes = MeshesOfMarks(tape, needed);
+  for (const OutputSpec& o : outputs) {
+    if (o.like != nullptr) meshes.push_back(o.like->mesh);
+  }
   // At most this many meshes of layouts are added, so that a grid is the common refinement of a few
   // meshes.
   constexpr size_t kMostOfLayouts = 16;
@@ -75,23 +78,42 @@ absl::StatusOr<Lowered> LowerTape(SessionState& state, const Tape& tape,
 absl::StatusOr<Pending> LowerPending(SessionState& state) {
   Tape& tape = *state.tape;
   tape.StopFollowing();
+  ++state.diagnostics.statistics.plans_of_pending;
   Pending pending;
   pending.outputs = FindLive(tape).outputs;
   SPMD_ASSIGN_OR_RETURN(pending.lowered, LowerTape(state, tape, pending.outputs));
   return pending;
 }
 
-absl::StatusOr<Layout> ProvisionalLayout(SessionState& state, TapeId value) {
+namespace {
+
+absl::Status PlanPending(SessionState& state) {
   SPMD_ASSIGN_OR_RETURN(const Pending pending, LowerPending(state));
-  const std::vector<OutputSpec>& outputs = pending.outputs;
-  const auto it = std::find_if(outputs.begin(), outputs.end(),
-                               [&](const OutputSpec& o) { return o.value == value; });
-  if (it == outputs.end()) return absl::InternalError("the value is not alive");
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   SPMD_ASSIGN_OR_RETURN(
       partition::Compiled compiled,
       partition::Compile(pending.lowered.graph, CompileOptionsFor(state, *backend)));
-  return compiled.program.LayoutOf(compiled.program.outputs[it - outputs.begin()].value);
+  PendingLayouts& known = state.pending_layouts;
+  known = {state.tape->number(), state.tape->changes(), ProgramOptionsOf(state), {}};
+  for (size_t k = 0; k < pending.outputs.size(); ++k) {
+    known.layouts.emplace_back(pending.outputs[k].value,
+                               compiled.program.LayoutOf(compiled.program.outputs[k].value));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Layout> ProvisionalLayout(SessionState& state, TapeId value) {
+  const PendingLayouts& known = state.pending_layouts;
+  if (known.tape != state.tape->number() || known.changes != state.tape->changes() ||
+      known.options != ProgramOptionsOf(state)) {
+    SPMD_RETURN_IF_ERROR(PlanPending(state));
+  }
+  const auto it = std::find_if(known.layouts.begin(), known.layouts.end(),
+                               [&](const auto& layout) { return layout.first == value; });
+  if (it == known.layouts.end()) return absl::InternalError("the value is not alive");
+  return it->second;
 }
 
 }  // namespace spmd::trace

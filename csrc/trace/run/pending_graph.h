@@ -34,7 +34,8 @@ struct Pending {
 };
 absl::StatusOr<Pending> LowerPending(SessionState& state);
 
-// The layout that a pending value would have if it were cut now. Runs nothing.
+// The layout that a pending value would have if it were cut now. Runs nothing. Planned once for all
+// values, until something else is recorded, marked or dropped.
 absl::StatusOr<Layout> ProvisionalLayout(SessionState& state, TapeId value);
 
 }  // namespace spmd::trace

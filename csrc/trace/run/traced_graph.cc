@@ -32,7 +32,8 @@ ShapeOnly MakeShapeOnly(at::ScalarType type, at::IntArrayRef sizes) {
 }
 
 absl::StatusOr<TracedGraph> TraceGraph(SessionState& state, absl::Span<const ShapeOnly> inputs,
-                                       absl::Span<const at::Tensor> results, const Mesh& mesh) {
+                                       absl::Span<const at::Tensor> results, const Mesh& mesh,
+                                       absl::Span<const TracedParameter> parameters) {
   Tape& tape = *state.tape;
   tape.StopFollowing();
   std::vector<OutputSpec> outputs;
@@ -51,10 +52,21 @@ absl::StatusOr<TracedGraph> TraceGraph(SessionState& state, absl::Span<const Sha
     const TapeId now = pending(input.tensor);
     if (now != kNoId) outputs.push_back({now, used ? value.id : kNoId});
   }
-  for (const at::Tensor& result : results) {
-    if (const TapeId id = pending(result); id != kNoId) outputs.push_back({id});
+  std::vector<int> output_of(results.size(), -1);
+  for (size_t k = 0; k < results.size(); ++k) {
+    const TapeId id = pending(results[k]);
+    if (id == kNoId) continue;
+    output_of[k] = static_cast<int>(outputs.size());
+    outputs.push_back({id});
   }
-  TracedGraph traced{.graph = {}, .inputs = {}, .mesh = mesh, .meshes = {}};
+  for (const TracedParameter& p : parameters) {
+    if (p.gradient < 0 || output_of[p.gradient] < 0) continue;
+    OutputSpec& output = outputs[output_of[p.gradient]];
+    // Takes the place of the mark that a candidate has.
+    const PartitionSpec none(tape.type(output.value).rank());
+    output.like = std::make_shared<const Mark>(Mark{mesh, none});
+  }
+  TracedGraph traced{.mesh = mesh};
   traced.meshes.meshes = WithFirst(mesh, MeshesOfMarks(tape, NeededFor(tape, outputs)));
   traced.meshes.grids = Grid::ForMeshes(traced.meshes.meshes);
   SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, OptionsFor(traced.meshes)));
@@ -64,6 +76,13 @@ absl::StatusOr<TracedGraph> TraceGraph(SessionState& state, absl::Span<const Sha
       const bool same = tape.inputs()[lowered.inputs[k]].id == input.value->id;
       if (same && input.value->tape == tape.number()) found = lowered.graph.inputs()[k];
     }
+  }
+  traced.is_parameter.resize(inputs.size());
+  traced.gradients.resize(inputs.size(), ir::kNoValue);
+  for (const TracedParameter& p : parameters) {
+    traced.is_parameter[p.input] = true;
+    if (p.gradient < 0 || output_of[p.gradient] < 0) continue;
+    traced.gradients[p.input] = lowered.graph.outputs()[output_of[p.gradient]].value;
   }
   traced.graph = std::move(lowered.graph);
   return traced;
@@ -76,11 +95,15 @@ absl::StatusOr<ir::Graph> TracedGraph::Marked(
     SPMD_CHECK(number >= 0 && number < static_cast<int>(inputs.size()), "input ", number, " of ",
                inputs.size());
     const ir::ValueId v = inputs[number];
-    if (v == ir::kNoValue) continue;
-    SPMD_ASSIGN_OR_RETURN(
-        ir::Annotation annotation,
-        AnnotationOf({mesh, spec}, marked.type(v).rank(), OptionsFor(meshes), "auto_shard"));
-    marked.Annotate(v, std::move(annotation));
+    const ir::ValueId gradient = gradients.empty() ? ir::kNoValue : gradients[number];
+    for (const ir::ValueId w : {v, gradient}) {
+      if (w == ir::kNoValue) continue;
+      SPMD_ASSIGN_OR_RETURN(
+          ir::Annotation annotation,
+          AnnotationOf({mesh, spec}, marked.type(w).rank(), OptionsFor(meshes), "auto_shard"));
+      annotation.of_parameter = w == v && !is_parameter.empty() && is_parameter[number];
+      marked.Annotate(w, std::move(annotation));
+    }
   }
   return marked;
 }

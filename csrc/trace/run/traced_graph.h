@@ -32,10 +32,14 @@ struct TracedGraph {
   ir::Graph graph;
   std::vector<ir::ValueId>
       inputs;  // by given input: its value; kNoValue where nothing depends on it
+  // By given input: whether it is a parameter, and the result that is its gradient, or kNoValue.
+  std::vector<bool> is_parameter;
+  std::vector<ir::ValueId> gradients;
   Mesh mesh;
   MeshSet meshes;  // `mesh`, and those of marks that the graph contains
 
-  // The graph with the inputs of these numbers (of `inputs`) marked.
+  // The graph with the inputs of these numbers (of `inputs`) marked, and gradients as their
+  // parameters.
   // Errors: those of mark_sharding; InvalidArgument for a number that there is not.
   absl::StatusOr<ir::Graph> Marked(absl::Span<const std::pair<int, PartitionSpec>> marks) const;
 };
@@ -44,12 +48,20 @@ struct TracedGraph {
 // of `mesh`.
 std::vector<Mesh> WithFirst(const Mesh& mesh, absl::Span<const Mesh> others);
 
+// A parameter, by its number among the inputs, and the number of its gradient among the results, or
+// -1.
+struct TracedParameter {
+  int input;
+  int gradient;
+};
+
 // The part of the tape that `results` need and that gives each of `inputs` the value which its
 // tensor holds now. Grid 0 is that of `mesh`. The tape stays as it is.
-// Requires: the tensors of `results` are of the device.
+// Requires: the tensors of `results` are of the device; the numbers in `parameters` are numbers.
 // Errors: FailedPrecondition if an input was read from another tape, since that one has been cut;
 // those of Lower.
 absl::StatusOr<TracedGraph> TraceGraph(SessionState& state, absl::Span<const ShapeOnly> inputs,
-                                       absl::Span<const at::Tensor> results, const Mesh& mesh);
+                                       absl::Span<const at::Tensor> results, const Mesh& mesh,
+                                       absl::Span<const TracedParameter> parameters);
 
 }  // namespace spmd::trace

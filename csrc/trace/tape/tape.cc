@@ -377,6 +377,7 @@ TapeId Tape::Append(Record record, absl::Span<const TensorType> results) {
 }
 
 void Tape::Annotate(TapeId value, const MarkPtr& mark) {
+  ++num_annotations_;
   if (const Event* event = Next(Event::Kind::kAnnotation)) {
     const Annotation& theirs = lead_->annotations[event->index];
     if (theirs.value == value && SameMark(theirs.mark, mark)) {
@@ -427,6 +428,7 @@ void Tape::RememberView(TapeId base, const RecipePtr& recipe, TapeId view) {
 
 void Tape::Bind(Buffer& buffer, TapeId id) {
   if (buffer.bound_on != number_) NoteBinding(buffer);
+  ++num_rebound_;
   if (values_[id] != nullptr) {
     buffer.Bind(values_[id]);
   } else {

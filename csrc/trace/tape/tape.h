@@ -61,6 +61,12 @@ class Tape {
   uint64_t number() const { return number_; }
   size_t num_values() const { return values_.size(); }
   int64_t num_records() const { return num_records_; }
+  // Grows with everything on which the program of a cut now depends: values, marks, and the Buffers
+  // that hold values.
+  int64_t changes() const {
+    return static_cast<int64_t>(num_values()) + num_annotations_ + num_rebound_ +
+           bindings_.changes();
+  }
   // The bytes of inputs that were on the host when they first occurred.
   int64_t uploaded_bytes() const { return uploaded_bytes_; }
   const std::vector<TapeInput>& inputs() const { return inputs_; }
@@ -207,6 +213,7 @@ class Tape {
   std::vector<c10::Scalar> scalars_;
   std::vector<int64_t> tasks_;
   int64_t num_records_ = 0;
+  int64_t num_annotations_ = 0, num_rebound_ = 0;
   int64_t uploaded_bytes_ = 0;
   absl::flat_hash_map<std::pair<TapeId, const Recipe*>, TapeId> views_;
   size_t views_known_ = 0;          // how many of the lead's views are in views_

@@ -47,6 +47,7 @@ void Bindings::Reserve(size_t count) {
 void Bindings::Add(Buffer& buffer, TapeId before) {
   const std::lock_guard<SpinLock> lock(Lock());
   entries_.push_back({&buffer, before});
+  ++changes_;
   StrikeLocked(buffer);
   buffer.bound_on = tape_;
   buffer.bound_at = static_cast<uint32_t>(entries_.size()) - 1;
@@ -68,6 +69,7 @@ void (*Bindings::StrikeLocked(const Buffer& buffer))() {
     if (bindings->tape_ != buffer.bound_on) continue;
     Entry& entry = bindings->entries_[buffer.bound_at];
     entry.buffer = nullptr;
+    ++bindings->changes_;
     if (!std::exchange(entry.watched, false)) return nullptr;
     return --bindings->num_watched_ == 0 ? bindings->all_ended_ : nullptr;
   }
@@ -82,6 +84,11 @@ void Bindings::Watch(absl::Span<const TapeId> indices, void (*all_ended)()) {
     if (entry.buffer == nullptr || std::exchange(entry.watched, true)) continue;
     ++num_watched_;
   }
+}
+
+int64_t Bindings::changes() const {
+  const std::lock_guard<SpinLock> lock(Lock());
+  return changes_;
 }
 
 int64_t Bindings::num_watched() const {

@@ -45,6 +45,8 @@ class Bindings {
   void Reserve(size_t count);
   // `before` is the input of the tape that `buffer` held when the tape began, if any.
   void Add(Buffer& buffer, TapeId before);
+  // How often a Buffer was added or has ended.
+  int64_t changes() const;
   // True if no Buffer was ever added.
   bool empty() const { return empty_; }
   // Calls visit(Buffer&, before) for each Buffer that lives. None can end meanwhile, so `visit`
@@ -83,6 +85,7 @@ class Bindings {
   // Guarded by Lock():
   std::vector<Entry> entries_;
   int64_t num_watched_ = 0;
+  int64_t changes_ = 0;
   void (*all_ended_)() = nullptr;
 };
 

@@ -168,7 +168,10 @@ bool Buffer::IsOurs(const at::Tensor& tensor) {
 
 void Buffer::Rebase(BaseForm f) {
   // The layout and mark of the old form say nothing about another form.
-  if (f.sizes != form.sizes) settled.reset();
+  if (f.sizes != form.sizes) {
+    settled.reset();
+    like.reset();
+  }
   if (f.sizes.size() != form.sizes.size()) mark.reset();
   form = std::move(f);
   recipes.clear();

@@ -32,6 +32,7 @@ namespace spmd::trace {
 struct Mark {
   Mesh mesh;
   PartitionSpec spec;
+  bool of_parameter = false;  // set on a leaf that requires a gradient; says nothing of shards
 };
 using MarkPtr = std::shared_ptr<const Mark>;
 using LayoutPtr = std::shared_ptr<const Layout>;
@@ -141,6 +142,8 @@ class Buffer {
   // Recipes by (dtype, sizes, strides, offset, conj, neg), which hold for `form`.
   RecipeTable recipes;
   LayoutPtr settled;  // the layout in which programs leave it; null until one wrote it
+  MarkPtr like;       // of a gradient: its parameter's mark, which programs leave it in; or null
+  bool is_gradient = false;  // of a leaf
   void* address() const { return address_; }
   // Forgets the recipes and takes another form (set_, resize_, whole-storage copies). A layout or
   // mark that does not fit `form` is dropped.

@@ -59,6 +59,7 @@ TEST(Fingerprint, SeesEverythingElse) {
       {"@m {data},{}", "@m {data,?},{}"},
       {"@m {data},{}", "@m {data chunk=3},{}"},
       {"@m {data},{}", "@m~ {data},{}"},
+      {"@m {data},{}", "@m! {data},{}"},
       {"@m {data},{}", "@m {data},{} unreduced(sum){model}"},
       {"@m {data},{}", "@m {data},{} unreduced(max){model}"},
       {"@m {data},{}", ""},
@@ -83,6 +84,7 @@ TEST(Fingerprint, SeesEverythingElse) {
       {"return %1, %0 -> %x", "return %0 -> %x, %1"},
       {"return %1, %0 -> %x", "return %1, %0"},
       {"return %1, %0 -> %x", "return %1 unreduced, %0 -> %x"},
+      {"return %1, %0 -> %x", "return %1 held, %0 -> %x"},
   };
   for (const auto& [from, to] : edits) {
     EXPECT_TRUE(seen.insert(With(from, to)).second) << from << " → " << to;

@@ -15,7 +15,7 @@ mesh @r [x=4] devices=[3,1,0,2]
 graph {
   scalar $0: float
   scalar $1: int
-  %x: f32[32,128] @m {data},{}
+  %x: f32[32,128] @m! {data},{}
   %fc1.weight: f32[256,128] @m~ {model},{}
   %loss: f32[] @m
   %0: f32[32,256] @m= {data},{model} = aten::linear(%x, %fc1.weight, _) cut {0: data chunk=20, 2: model:1,model:0} at "train.py:12"
@@ -23,7 +23,7 @@ graph {
   %3: f32[256,128] = mylib::step([%x, %0], [], %fc1.weight, [_], lr=$0, eps=1e-05, mode="a, \")") updates(2)
   = mylib::check(%2)
   %4: f32[] @m= unreduced(sum){data} = aten::sum(%1)
-  return %3 -> %fc1.weight, %4 unreduced, %1
+  return %3 -> %fc1.weight, %4 unreduced, %1 held
 }
 )text";
 

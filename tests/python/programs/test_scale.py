@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program does not grow with the number of devices, and many devices fit on few cores."""
 
+import copy
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from processes import run_script
 
 import torch_spmd as spmd
 from torch_spmd import _C
+from torch_spmd.tensors import mark_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -87,3 +91,89 @@ def test_300_launches_that_nobody_waits_for(devices):
         spmd.sync()
     assert _C.statistics()["runs"] - before == 300
     torch.testing.assert_close(x.cpu(), torch.ones(devices, 3))
+
+
+@pytest.mark.parametrize("pending", [10, 300])
+def test_a_question_about_pending_values_is_planned_once(pending):
+    def plans():
+        return _C.statistics()["plans_of_pending"]
+
+    mesh = spmd.make_mesh((2, 2), ("a", "b"))
+    x = spmd.mark_sharding(torch.rand(8, 8, device="spmd"), mesh, ("a", None))
+    spmd.sync()
+    values = [x * 1.5]
+    before = plans()
+    for _ in range(pending):
+        values.append(values[-1] * 1.5)
+        assert mark_of(values[-1]) is None
+        assert (values[-1].shape, values[-1].device.type) == (x.shape, "spmd")
+    assert plans() == before
+    for value in (*values, values[-1].t()):
+        assert "a" in spmd.sharding_of(value).spec
+    assert plans() == before + 1
+    values.append(values[-1].sum(0))  # what is recorded,
+    assert spmd.sharding_of(values[-1]).spec == spmd.P(None)
+    assert plans() == before + 2
+    del values[-1], values[3]  # dropped
+    assert spmd.sharding_of(values[-1]).spec == spmd.P("a", None)
+    assert plans() == before + 3
+    spmd.mark_sharding(values[-1], mesh, (None, "b"))  # and marked may change the answer
+    assert spmd.sharding_of(values[-2]).is_provisional
+    assert plans() == before + 4
+    spmd.sync()
+    assert not spmd.sharding_of(values[-2]).is_provisional
+    assert plans() == before + 4
+
+
+CALLS: dict[str, Callable[[torch.Tensor, spmd.Mesh], object]] = {
+    "sharding_of": lambda t, mesh: spmd.sharding_of(t),
+    "sharding_of a view": lambda t, mesh: spmd.sharding_of(t.t()),
+    "mark_of": lambda t, mesh: mark_of(t),
+    "mark_sharding": lambda t, mesh: spmd.mark_sharding(t, mesh, ("a", None)),
+    "reshard": lambda t, mesh: spmd.reshard(t, mesh, (None, "b")),
+    "an op": lambda t, mesh: t * 2,
+    "in place": lambda t, mesh: t.mul_(2),
+    "a view": lambda t, mesh: t[1:, None].shape,
+    "detach": lambda t, mesh: t.detach(),
+    "deepcopy": lambda t, mesh: copy.deepcopy(t),
+    "Parameter": lambda t, mesh: torch.nn.Parameter(t),
+    "empty_like": lambda t, mesh: torch.empty_like(t),
+    "from the host": lambda t, mesh: torch.ones(3).to("spmd"),
+    "collectives": lambda t, mesh: spmd.debug.collectives(),
+    "memory": lambda t, mesh: spmd.debug.memory(),
+    "explain_compile": lambda t, mesh: spmd.debug.explain_compile(),
+    "print_program": lambda t, mesh: spmd.debug.print_program(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_public_call_does_what_does_not_depend_on_what_is_pending(call):
+    """Counts plans of what is pending, runs, compilations and calls of Python functions."""
+
+    def counts(pending):
+        mesh = spmd.make_mesh((2, 2), ("a", "b"))
+        spmd.sync()
+        kept = [spmd.mark_sharding(torch.rand(8, 8).to("spmd"), mesh, ("a", None))]
+        for _ in range(pending):
+            kept.append(kept[-1] * 1.5)
+        assert spmd.sharding_of(kept[-1]).is_provisional  # planned, and known from here on
+        called = 0
+
+        def count(*_):
+            nonlocal called
+            called += 1
+
+        results = [CALLS[call](kept[-1], mesh)]  # caches of PyTorch, and what is imported
+        before = _C.statistics()
+        sys.setprofile(count)
+        try:
+            results.append(CALLS[call](kept[-2], mesh))
+        finally:
+            sys.setprofile(None)
+        after = _C.statistics()
+        names = ("plans_of_pending", "runs", "compiles")
+        return called, *(after[name] - before[name] for name in names)
+
+    few, many = counts(20), counts(400)
+    assert few == many
+    assert few[1:] == (0, 0, 0)
