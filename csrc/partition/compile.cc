@@ -142,9 +142,10 @@ void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& fa
 std::optional<Chosen> TakeOver(const SearchedPlan& earlier, Compiled& out,
                                const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo) {
   const auto take = [&](const ir::Graph& graph) -> std::optional<Chosen> {
-    if (!Fits(earlier, graph)) return std::nullopt;
+    if (!InputsLieAsIn(earlier, graph)) return std::nullopt;
     return ChooseAs(earlier.nodes, graph, factors, memo);
   };
+  if (!HasOpsOf(earlier, out.graph)) return std::nullopt;
   if (earlier.preference == propagate::Preference::kActivations && earlier.proposals.empty()) {
     return take(out.graph);
   }

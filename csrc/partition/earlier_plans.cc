@@ -87,10 +87,12 @@ ir::Fingerprint OpsOf(const ir::Graph& graph) {
   return print.Finish();
 }
 
-bool Fits(const SearchedPlan& plan, const ir::Graph& graph) {
-  if (static_cast<int>(plan.nodes.size()) != graph.num_nodes() || !(OpsOf(graph) == plan.ops)) {
-    return false;
-  }
+bool HasOpsOf(const SearchedPlan& plan, const ir::Graph& graph) {
+  return static_cast<int>(plan.nodes.size()) == graph.num_nodes() &&
+         plan.inputs.size() == graph.inputs().size() && OpsOf(graph) == plan.ops;
+}
+
+bool InputsLieAsIn(const SearchedPlan& plan, const ir::Graph& graph) {
   for (size_t k = 0; k < graph.inputs().size(); ++k) {
     const ir::Annotation& annotation = *graph.value(graph.inputs()[k]).annotation;
     if (!SameAxes(plan.inputs[k], annotation.sharding)) return false;

@@ -45,17 +45,20 @@ struct SearchedPlan {
 
 // 128 bits over the ops of a graph and their operands, without sizes.
 ir::Fingerprint OpsOf(const ir::Graph& graph);
-// Whether the graph has the ops of the plan, and its inputs lie as they did. Where an earlier
-// program left an input does not matter as long as it is what the plan wants: the state of an
-// optimizer has no layout of its own in the first step, and is found as the first step left it in
-// the second.
-bool Fits(const SearchedPlan& plan, const ir::Graph& graph);
+// Whether the graph has the ops of the plan, so that its numbers of nodes and values are the
+// plan's.
+bool HasOpsOf(const SearchedPlan& plan, const ir::Graph& graph);
+// Whether the inputs of the graph, which is annotated, lie as the plan's. Where an earlier program
+// left an input does not matter as long as it is what the plan wants: the state of an optimizer has
+// no layout of its own in the first step, and is found as the first step left it in the second.
+// Requires: HasOpsOf(plan, graph).
+bool InputsLieAsIn(const SearchedPlan& plan, const ir::Graph& graph);
 
 // Thread safety: thread-compatible.
 class EarlierPlans {
  public:
   // What graphs that differ only in sizes have in common, with the machine's prices, and the sizes.
-  // Settled annotations are left out: see Fits.
+  // Settled annotations are left out: see InputsLieAsIn.
   struct Form {
     ir::Fingerprint common;
     std::vector<int64_t> sizes;

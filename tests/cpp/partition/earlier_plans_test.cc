@@ -100,6 +100,21 @@ TEST(EarlierPlans, OfOtherOpsAreNotTakenOver) {
   EXPECT_EQ(compiled.program.ToString(), CompiledFrom(other).program.ToString());
 }
 
+// The passes before the choice may make other ops for other sizes; the plan's proposals then speak
+// of values that the graph does not have.
+TEST(EarlierPlans, OfLargerGraphsAreNotTakenOver) {
+  Compiled layer = CompiledFrom(Layer(32));
+  auto plan = std::make_shared<SearchedPlan>(*layer.searched);
+  plan->proposals.push_back({.value = 1'000'000, .grid = 0, .sharding = Sharding::Replicated(2)});
+  const ir::Graph small = Parsed(R"(mesh @m [data=4]
+graph {
+  %x: f32[32,8] @m {data},{}
+  %y: f32[32,8] = aten::relu(%x)
+  return %y
+})");
+  EXPECT_NE(CompiledFrom(small, plan).searched, nullptr);
+}
+
 // An optimizer's state: in the second step it lies as the first one left it, which changes nothing;
 // if it lies otherwise, the plan is searched.
 TEST(EarlierPlans, FitInputsThatLieAsTheyDid) {
