@@ -16,10 +16,7 @@ DeviceBox = tuple[int, Box]
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
     """Left-aligned words, right-aligned numbers."""
     widths = [max(map(len, column)) for column in zip(columns, *rows)]
-    numeric = [
-        bool(rows) and all(row[i].replace(",", "").replace(".", "").isdigit() for row in rows)
-        for i in range(len(columns))
-    ]
+    numeric = _numeric(columns, rows)
 
     def line(cells: Sequence[str]) -> str:
         parts = [
@@ -35,11 +32,20 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> s
     return "\n".join(lines)
 
 
+def _numeric(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns have only numbers."""
+    return [
+        bool(rows) and all(row[i].replace(",", "").replace(".", "").isdigit() for row in rows)
+        for i in range(len(columns))
+    ]
+
+
 def html(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
     """The same table for notebooks, as HTML."""
+    styles = [' style="text-align:right"' if n else "" for n in _numeric(columns, rows)]
 
     def line(tag: str, cells: Sequence[str]) -> str:
-        inner = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+        inner = "".join(f"<{tag}{style}>{escape(c)}</{tag}>" for c, style in zip(cells, styles))
         return f"<tr>{inner}</tr>"
 
     body = "".join(line("td", row) for row in rows)
@@ -115,9 +121,11 @@ def shards_html(dims: Sequence[int], boxes: Sequence[DeviceBox], limit: int | No
     for box in holders:
         place = (None if rows is None else box[rows], None if columns is None else box[columns])
         pictures.setdefault(tuple(box[d] for d in others), {})[place] = box
+    drawn = " \\ ".join(f"dim {d}" for d in (rows, columns) if d is not None)
     parts = []
     for fixed, cells in sorted(pictures.items())[:limit]:
         title = ", ".join(f"dim {d} {_interval(i)}" for d, i in zip(others, fixed))
+        title = f"{title}: {drawn}" if title else drawn
         down = sorted({row for row, _ in cells}, key=str if rows is None else None)[:limit]
         across = sorted({col for _, col in cells}, key=str if columns is None else None)
         across = across[: _quarter(limit)]

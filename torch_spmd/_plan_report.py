@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_spmd import debug
+from torch_spmd import _plots, debug
 
 if TYPE_CHECKING:
     from torch_spmd import plans
@@ -89,16 +89,7 @@ def plot(made: plans.Candidate, path: str | None) -> Any:
         title=f"products on {made.row.on}: MFU {100 * made.row.mfu:.1f} %",
     )  # fmt: skip
     times, held = made.memory_over_time()
-    order = ("argument", "gathered", "gradient", "activation")
-    memory.stackplot(
-        [1e3 * t for t in times],
-        [[b / 2**30 for b in held[what]] for what in order],
-        labels=[f"{what}s" if what != "gathered" else "gathered weights" for what in order],
-        step="post",
-    )
-    memory.axhline(made.row.memory / 2**30, color="red", linestyle="--")
-    memory.set(xlabel="ms", ylabel="GiB of a device", title=f"memory, {made.row.mesh}")
+    _plots.stack(memory, [1e3 * t for t in times], held, made.row.memory, "memory")
+    memory.set(xlabel="ms", title=f"memory, {made.row.mesh}")
     memory.legend(loc="upper left", fontsize="small")
-    if path is not None:
-        figure.savefig(path)
-    return figure
+    return _plots.save(figure, path)

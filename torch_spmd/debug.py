@@ -15,9 +15,9 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from torch_spmd import _C, _arguments, _draw
+from torch_spmd import _C, _arguments, _draw, _plots
 from torch_spmd.tensors import blocks_apart, sharding_of
 
 SMALL = 4096  # bytes up to which a collective counts as small
@@ -198,15 +198,30 @@ class MemoryTable(Table):
 
     `made_again` has what is gathered or computed again to need less, `again_wire_bytes` what that
     sends, and `peak_bytes_without` what the program would hold otherwise, at most.
+
+    `over_time` has the bytes after each instruction, in the order in which they run, by what they
+    are held for: "argument" (parameters, optimizer state, the batch), "gradient", "gathered"
+    (parameters as a whole) and "activation" (the rest). A step of several programs has one after
+    the other, each with what it reads and makes; `begins` has the first instruction of each.
     """
 
     rows: list[LiveValue]
+    over_time: dict[str, list[int]]
+    begins: list[int]
     made_again: list[MadeAgain]
     again_wire_bytes: int
     peak_bytes_without: int
     peak_bytes: int
     input_bytes: int
     output_bytes: int
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """`over_time` and the peak, as a figure of matplotlib; `path` saves it.
+
+        Errors: ImportError without matplotlib; OSError.
+        """
+        made = _plots.memory(self.over_time, self.peak_bytes, self.begins)
+        return _plots.save(made, _saved_as("MemoryTable.plot", path))
 
 
 class Timed(NamedTuple):
@@ -241,6 +256,15 @@ class TimelineTable(Table):
     exposed_seconds: float
     mfu: float
     hfu: float
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The instructions of each stream over time, as a figure of matplotlib; `path` saves it.
+
+        Errors: ImportError without matplotlib; OSError.
+        """
+        bars = [(row.stream, _kind(row), row.start, row.microseconds) for row in self.rows]
+        made = _plots.timeline(bars, self.streams, self.seconds)
+        return _plots.save(made, _saved_as("TimelineTable.plot", path))
 
 
 def print_graph(t: Tensor | None = None, limit: int | None = LINES) -> Printed:
@@ -414,6 +438,7 @@ def memory(step: bool | None = None) -> MemoryTable:
         ("value", "type", "sharding", "bytes", "line"), [LiveValue(*row) for row in live[:10]]
     )
     table.peak_bytes, table.input_bytes, table.output_bytes = peak, inputs, outputs
+    table.over_time, table.begins = _memory_over_time(programs)
     program = next(p for p in programs if p.number == number)
     wire, without, again = program.made_again()
     table.made_again = [MadeAgain(*row) for row in again]
@@ -514,6 +539,44 @@ def timeline(
     return table
 
 
+def report(
+    path: str | Path,
+    module: nn.Module | None = None,
+    on: str | None = None,
+    step: bool | None = None,
+) -> None:
+    """Writes a step or a program as one page of HTML, which a browser opens without a network.
+
+    It shows the timeline, the memory over time, the collectives by line, the shardings, and the
+    text of the programs: what `timeline`, `memory`, `collectives`, `visualize_sharding`,
+    `print_graph` and `print_program` show. Bytes are those of one device.
+
+    `module` adds the shardings of its parameters, by name. `on` names the machine of the timeline,
+    as for `timeline`; `step` as for `collectives`.
+
+    Errors: RuntimeError if no program has run, or none that ended in an optimizer step; ValueError
+    as `timeline`; TypeError for a module of another kind; ImportError without matplotlib; OSError
+    for a path that cannot be written.
+
+    Example:
+        >>> import tempfile, torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
+        >>> t.sum().item()
+        8.0
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     spmd.debug.report(f"{folder}/step.html")
+    """
+    path = _arguments.path("report", "path", path)
+    if module is not None and not isinstance(module, nn.Module):
+        raise TypeError(f"report: module must be an nn.Module; got {_arguments.shown(module)}")
+    from torch_spmd import _report
+
+    programs, _, _ = _programs("report", _step("report", step))
+    parts = _report.Parts(timeline(on, step), memory(step), collectives(step), module)
+    Path(path).write_text(_report.html(programs, parts), encoding="utf-8")
+
+
 def visualize_sharding(t: Tensor, limit: int | None = 64) -> Picture:
     """Prints which device holds which part of `t`, of any rank; in colour if rich is installed. In
     a notebook it is a table with a colour per part.
@@ -533,16 +596,11 @@ def visualize_sharding(t: Tensor, limit: int | None = 64) -> Picture:
     """
     _arguments.tensor("visualize_sharding", t)
     limit = _limit("visualize_sharding", limit)
-    heading = f"{tuple(t.shape)} {sharding_of(t)!r}"
-    apart = blocks_apart(t)
-    if apart.dim() != t.dim():
-        heading += f", drawn as {tuple(apart.shape)}"
-    dims, boxes = list(apart.shape), _C.shard_boxes(apart)
-    text = _draw.shards(dims, boxes, limit)
-    picture = Picture(f"{heading}\n{text}")
-    picture.html = f"<p>{escape(heading)}</p>{_draw.shards_html(dims, boxes, limit)}"
-    _draw.show(heading, text, picture.html)
-    return picture
+    heading, text, picture = _picture(t, limit)
+    shown = Picture(f"{heading}\n{text}")
+    shown.html = f"<p>{escape(heading)}</p>{picture}"
+    _draw.show(heading, text, shown.html)
+    return shown
 
 
 def trace_to_chrome(path: str | Path, on: str | None = None) -> None:
@@ -610,6 +668,43 @@ def save_repro(path: str | Path) -> None:
     """
     path = _arguments.path("save_repro", "path", path)
     Path(path).write_text(_last_program().traced_text())
+
+
+def _picture(t: Tensor, limit: int | None) -> tuple[str, str, str]:
+    """A heading, and which device holds which part as text and as HTML."""
+    heading = f"{tuple(t.shape)} {sharding_of(t)!r}"
+    apart = blocks_apart(t)
+    if apart.dim() != t.dim():
+        heading += f", drawn as {tuple(apart.shape)}"
+    dims, boxes = list(apart.shape), _C.shard_boxes(apart)
+    return heading, _draw.shards(dims, boxes, limit), _draw.shards_html(dims, boxes, limit)
+
+
+def _memory_over_time(
+    programs: Sequence[_C.CompiledProgram],
+) -> tuple[dict[str, list[int]], list[int]]:
+    """See `MemoryTable`."""
+    held: dict[str, list[int]] = {}
+    begins, count = [], 0
+    after = {p.number: _C.memory_use(p) for p in {p.number: p for p in programs}.values()}
+    for program in programs:
+        at_peak, _, bytes_after = after[program.number]
+        begins.append(count)
+        count += len(bytes_after)
+        for what, column in zip(at_peak, bytes_after.t().tolist()):
+            held.setdefault(what, []).extend(column)
+    return held, begins
+
+
+def _kind(row: Timed) -> str:
+    """What a timeline colours alike."""
+    if row.stream != "compute":
+        return row.op
+    return "computes again" if row.again else "computes"
+
+
+def _saved_as(caller: str, path: Any) -> str | None:
+    return None if path is None else _arguments.path(caller, "path", path)
 
 
 def _last_program() -> _C.CompiledProgram:

@@ -74,10 +74,10 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_code_of_a_page_runs(page):
-    """All blocks of the page, in order, as one script."""
+def test_the_code_of_a_page_runs(page, tmp_path):
+    """All blocks of the page, in order, as one script, in a folder of its own."""
     code = [block for kind, block in BLOCK.findall((ROOT / page).read_text()) if kind == "python"]
-    done = run_python("-c", "\n".join(code))
+    done = run_python("-c", "\n".join(code), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
