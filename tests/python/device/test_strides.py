@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_spmd as spmd  # noqa: F401
+from torch_spmd import _versions
 
 # What is different, and why. An entry that is no longer true fails below.
 FORMULA = "autograd takes another formula for FakeTensors"
@@ -35,6 +36,11 @@ KNOWN = {
     "prod": FORMULA,
     "tensor_split": "PyTorch asks for indices on the CPU",
 }
+if _versions.minor(torch.__version__) >= _versions.minor("2.15"):
+    # The mask of their gradients is applied in place, but not to FakeTensors.
+    KNOWN |= dict.fromkeys(
+        ("fmax", "fmin", "max_binary", "maximum", "min_binary", "minimum"), FORMULA
+    )
 # The same, among samples that only --full-ops takes.
 RARELY = {
     "ldexp": "the CPU's strides of a power of two by expanded numbers",
