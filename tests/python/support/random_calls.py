@@ -183,6 +183,16 @@ def _collectives(w: World) -> Any:
     return spmd.debug.CollectiveTable(row._fields, [row, row])
 
 
+def _after_a_run(function: Callable[[], Any]) -> Callable[[World], Any]:
+    """What the function says of a program that has run."""
+
+    def table(w: World) -> Any:
+        (torch.ones(4).to("spmd") * 2).sum().item()
+        return function()
+
+    return table
+
+
 # By "function.parameter", or by the parameter's name. A public function with a parameter that is
 # not here fails the test: add a right argument.
 RIGHT: dict[str, Callable[[World], Any]] = {
@@ -351,8 +361,8 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "spmd.RandomState": lambda w: spmd.RandomState(),
     "debug.Table": _table,
     "debug.CollectiveTable": _collectives,
-    "debug.MemoryTable": _table,
-    "debug.TimelineTable": _table,
+    "debug.MemoryTable": _after_a_run(spmd.debug.memory),
+    "debug.TimelineTable": _after_a_run(spmd.debug.timeline),
     "debug.Text": lambda w: spmd.debug.Text("text"),
     "debug.Printed": lambda w: spmd.debug.Printed("text"),
     "testing.Call": World.call,

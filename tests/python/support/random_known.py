@@ -63,7 +63,7 @@ KNOWN = (
         r"refused.*index_select",
         (3,),
         (
-            "t0 = torch.ones(6, 4, device=device)",
+            "t0 = torch.ones(6, 4, device=device) * 2",
             "mark(t0, None, 'x')",
             "with refused(): t1 = t0.index_select(1, index([1, 0, 5]))",
         ),
