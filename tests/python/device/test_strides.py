@@ -38,9 +38,8 @@ KNOWN = {
 }
 if _versions.minor(torch.__version__) >= _versions.minor("2.15"):
     # The mask of their gradients is applied in place, but not to FakeTensors.
-    KNOWN |= dict.fromkeys(
-        ("fmax", "fmin", "max_binary", "maximum", "min_binary", "minimum"), FORMULA
-    )
+    MASKED = ("clamp", "clamp_max", "clamp_min", "fmax", "fmin", "max_binary", "maximum")
+    KNOWN |= dict.fromkeys((*MASKED, "min_binary", "minimum"), FORMULA)
 # The same, among samples that only --full-ops takes.
 RARELY = {
     "ldexp": "the CPU's strides of a power of two by expanded numbers",
