@@ -69,8 +69,8 @@ class PartialPlan {
   std::vector<int> grid_of_;                    // by value
   std::vector<NodePlan> plans_;                 // by node
   std::vector<uint8_t> decided_, has_news_;     // by node
-  std::vector<uint8_t>
-      in_trial_;     // by node: whether it has changed in the trial; empty without one
+  // By node: whether it has changed in the trial; empty without one.
+  std::vector<uint8_t> in_trial_;
   Changes changes_;  // of the trial
 };
 
