@@ -18,6 +18,7 @@ GATHERED: dict[str, str] = {
     "nn_functional_pdist": "no rule: the distances of all pairs of rows, in one dimension",
     "nonzero": TOTALS,
     "nonzero_static": TOTALS,
+    "to_sparse": TOTALS,
     "unique": SORTED,
     "unique_consecutive": TOTALS,
 }
