@@ -260,7 +260,7 @@ def mesh_of_devices() -> type:
     from torch.distributed.device_mesh import DeviceMesh
 
     def first_device() -> int:
-        from torch_spmd.processes import local_devices
+        from torch_spmd.processes.local_data import local_devices
 
         return local_devices()[0]
 
@@ -314,7 +314,7 @@ def mesh_of_devices() -> type:
 
         def get_rank(self) -> int:
             """The number of the process."""
-            from torch_spmd.processes import process_index
+            from torch_spmd.processes.local_data import process_index
 
             return process_index()
 

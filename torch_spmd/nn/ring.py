@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from torch_spmd import _arguments
-from torch_spmd.collectives import axis_index, ppermute
-from torch_spmd.manual import shard_map
-from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
-from torch_spmd.spec import PartitionSpec as P
+from torch_spmd.regions.collectives import axis_index, ppermute
+from torch_spmd.regions.manual import shard_map
+from torch_spmd.sharding.mesh import Mesh, checked_axis, mesh_or_global
+from torch_spmd.sharding.spec import PartitionSpec as P
 
 
 def ring_attention(
