@@ -13,7 +13,7 @@ Importing it registers the device `spmd`; nothing else is needed.
 
 import os
 
-from torch_spmd import _loading
+from torch_spmd import _loading, _versions
 
 _loading.check_interpreter()
 _loading.find_extension(__path__)
@@ -38,11 +38,11 @@ from torch_spmd.device.backend import (
 from torch_spmd.device.hooks import OutOfMemoryError
 from torch_spmd.dtensor import (
     distribute_tensor,
-    from_device_mesh,
     from_dtensor,
     to_device_mesh,
     to_dtensor,
 )
+from torch_spmd.nn import scripting
 from torch_spmd.nn.fully_sharded import fsdp
 from torch_spmd.nn.pipelines import pipeline
 from torch_spmd.nn.tensor_parallelism import tensor_parallel
@@ -74,21 +74,21 @@ from torch_spmd.regions.collectives import (
 from torch_spmd.regions.local import local_map
 from torch_spmd.regions.manual import shard_map
 from torch_spmd.regions.recomputation import remat
-from torch_spmd.sharding.mesh import Mesh, get_global_mesh, make_mesh, set_global_mesh, use_mesh
+from torch_spmd.sharding import kept_marks
+from torch_spmd.sharding.device_meshes import from_device_mesh
+from torch_spmd.sharding.global_mesh import get_global_mesh, set_global_mesh, use_mesh
+from torch_spmd.sharding.marks import clear_sharding, mark_sharding, reshard, sharding_of
+from torch_spmd.sharding.mesh import Mesh, make_mesh
 from torch_spmd.sharding.modules import ShardReport, shard_module
 from torch_spmd.sharding.rules import register_rule
-from torch_spmd.sharding.spec import UNCONSTRAINED, NamedSharding, P, PartitionSpec, blocks
-from torch_spmd.sharding.tensors import (
+from torch_spmd.sharding.shards import (
     Shard,
-    clear_sharding,
     from_local_shards,
     full_tensor,
     load_local_shards_,
     local_shards,
-    mark_sharding,
-    reshard,
-    sharding_of,
 )
+from torch_spmd.sharding.spec import UNCONSTRAINED, NamedSharding, P, PartitionSpec, blocks
 from torch_spmd.state.checkpointer import Checkpointer
 from torch_spmd.state.checkpoints import (
     CheckpointError,
@@ -100,9 +100,11 @@ from torch_spmd.state.checkpoints import (
     save,
 )
 
+kept_marks.install()
+scripting.install()
 registration.keep_loaded()
 
-__version__ = "0.1.0"
+__version__ = _versions.VERSION
 
 __all__ = [
     "UNCONSTRAINED",

@@ -23,13 +23,18 @@ import torch
 from torch import Tensor
 
 from torch_spmd import _arguments, _compat
-from torch_spmd.sharding.mesh import Mesh, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.marks import mark_sharding, sharding_of
+from torch_spmd.sharding.mesh import Mesh
+from torch_spmd.sharding.shards import local_shards
 from torch_spmd.sharding.spec import PartitionSpec, blocks
-from torch_spmd.sharding.tensors import local_shards, mark_sharding, sharding_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Placement
+from torch_spmd.sharding.device_meshes import (
+    from_device_mesh,
+)
 
 DEVICE = "spmd"
 
@@ -60,45 +65,6 @@ def to_device_mesh(mesh: Mesh, device_type: str = DEVICE) -> DeviceMesh:
     make: Any = _compat.mesh_of_devices() if kind == DEVICE else DeviceMesh
     made: DeviceMesh = make(kind, ids, mesh_dim_names=mesh.axis_names)
     return made
-
-
-def from_device_mesh(device_mesh: DeviceMesh) -> Mesh:
-    """A DeviceMesh as a mesh: device r is rank r. Axes without names are "axis0", "axis1", …
-
-    Functions that take a mesh take a DeviceMesh as it is. Of a slice this is the mesh of its ranks
-    alone, where those take the mesh of which it is one.
-
-    Errors: TypeError for an argument of another kind; as `Mesh`.
-
-    Example:
-        >>> import torch, torch_spmd as spmd
-        >>> mesh = spmd.to_device_mesh(spmd.make_mesh((2, 2), ("data", "model")))
-        >>> print(spmd.from_device_mesh(mesh))
-        [data=2, model=2] over devices 0..3
-    """
-    from torch.distributed.device_mesh import DeviceMesh
-
-    if not isinstance(device_mesh, DeviceMesh):
-        raise TypeError(
-            "from_device_mesh: device_mesh must be a DeviceMesh; got "
-            f"{_arguments.shown(device_mesh)}"
-        )
-    ids = device_mesh.mesh
-    return Mesh(ids.flatten().tolist(), tuple(ids.shape), device_mesh.mesh_dim_names)
-
-
-def whole_mesh(device_mesh: Any) -> Mesh:
-    """The mesh of all devices of which a DeviceMesh is a slice: a tensor that is sharded over the
-    slice is replicated over the rest. If the slice has dimensions that are several of the whole
-    mesh, or parts of one, the rest is an axis "rest"."""
-    root, names = _compat.root_mesh(device_mesh), device_mesh.mesh_dim_names
-    if device_mesh is root or set(names) <= set(root.mesh_dim_names):
-        return from_device_mesh(root)
-    every = _compat.slices_like(device_mesh)
-    sizes = tuple(every.shape)
-    if sizes[0] == 1:
-        return Mesh(every.flatten().tolist(), sizes[1:], names)
-    return Mesh(every.flatten().tolist(), sizes, ("rest", *names))
 
 
 def distribute_tensor(

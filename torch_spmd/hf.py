@@ -12,7 +12,8 @@ from torch import nn
 
 from torch_spmd import _arguments
 from torch_spmd.nn.fully_sharded import fsdp as shard_fully
-from torch_spmd.sharding.mesh import Mesh, checked_axis, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.mesh import Mesh, checked_axis
 from torch_spmd.sharding.modules import ShardReport, shard_module_again
 from torch_spmd.sharding.spec import PartitionSpec, blocks
 

@@ -3,39 +3,51 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import copy
-import dataclasses
-import hashlib
-import queue
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
 
 from torch_spmd import _arguments, _loading
+from torch_spmd.data.batches import (
+    checked_specs,
+    digest,
+    fields_of,
+    first_spec,
+    generators,
+    length_of,
+    moves_itself,
+    part_of_specs,
+    random_state_of,
+    rebuilt,
+    rows_of,
+    set_own_random_state,
+)
+from torch_spmd.data.epochs import (
+    Batches,
+)
 from torch_spmd.data.local_rows import (
     OwnBatch,
     OwnRows,
     batch_skipper,
     behind,
     row_specs,
-    without_rows,
 )
 from torch_spmd.processes import agreement
-from torch_spmd.sharding.mesh import Mesh, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.marks import mark_sharding
+from torch_spmd.sharding.mesh import Mesh
 from torch_spmd.sharding.spec import PartitionSpec, is_spec, to_spec
-from torch_spmd.sharding.tensors import mark_sharding
 from torch_spmd.state import randomness
 
 _loading.refuse_reload(__name__, globals(), "Loader")
 
 _LAST = ("keep", "drop", "pad")
+
 _POSITION = {"loader", "batches", "random"}
 
 
@@ -124,7 +136,7 @@ class Loader:
         if mesh is not None or specs is not None:
             mesh = mesh_or_global("Loader", mesh)
         self._mesh = mesh
-        self._specs = _checked(specs, "specs")
+        self._specs = checked_specs(specs, "specs")
         self._own: OwnRows | None = None  # reads the rows of this process only
         by_row = row_specs(self._specs)
         if by_row is not None and agreement.count() > 1 and OwnRows.fits(loader):
@@ -133,12 +145,12 @@ class Loader:
         self._rows: int | None = None  # of a full batch
         self._state: Any = None  # behind the last batch that was taken
         self._resume: Any = None
-        self._running: weakref.ref[_Batches] | None = None
+        self._running: weakref.ref[Batches] | None = None
 
     def __len__(self) -> int:
         """The number of batches of an epoch. Errors: TypeError if the loader has no length."""
         count = len(self._loader)
-        rows, size = _length(getattr(self._loader, "sampler", None)), self._batch_size()
+        rows, size = length_of(getattr(self._loader, "sampler", None)), self._batch_size()
         if self._last == "drop" and rows is not None and size is not None and rows % size:
             count -= 0 if getattr(self._loader, "drop_last", False) else 1
         return count
@@ -147,7 +159,7 @@ class Loader:
         running = self._running() if self._running is not None else None
         if running is not None:
             running.leave()  # of an epoch that was left
-        batches = _Batches(self)
+        batches = Batches(self)
         self._running = weakref.ref(batches)
         return batches
 
@@ -196,11 +208,11 @@ class Loader:
             self._loader.load_state_dict(resume["loader"])
             return iter(self._loader), resume["batches"], None
         if resume is not None and resume["random"] is not None:
-            _set_own(self._loader, resume["random"]["own"])
+            set_own_random_state(self._loader, resume["random"]["own"])
             if "torch" not in resume["random"]:
                 resume = None  # at the end of an epoch
         if resume is None or (resume["batches"] == 0 and resume["random"] is None):
-            begin = _random_state(self._loader)
+            begin = random_state_of(self._loader)
             return iter(self._reader()), 0, begin
         if resume["random"] is None:
             raise ValueError(
@@ -255,7 +267,7 @@ class Loader:
 
     def _ready(self, batch: Any) -> Any:
         """The batch on the device; None if it is dropped."""
-        rows = _rows_of(batch)
+        rows = rows_of(batch)
         if self._rows is None:
             self._rows = self._batch_size() or rows
         full = self._rows
@@ -292,7 +304,7 @@ class Loader:
 
     def _mask_spec(self) -> Any:
         """The mask is sharded as the rows of the first tensor that has a spec."""
-        found = _first_spec(self._specs)
+        found = first_spec(self._specs)
         return None if found is None else PartitionSpec(*found[:1])
 
     def _moved(self, item: Any, specs: Any, where: str, move: _Move) -> Any:
@@ -303,13 +315,13 @@ class Loader:
             return item.to("spmd")
         if isinstance(item, Mapping):
             moved = {
-                key: self._moved(v, _part(specs, key, where), f"{where}[{key!r}]", move)
+                key: self._moved(v, part_of_specs(specs, key, where), f"{where}[{key!r}]", move)
                 for key, v in item.items()
             }
-            return moved if type(item) is dict else _like(item, moved)
+            return moved if type(item) is dict else rebuilt(item, moved)
         if isinstance(item, (list, tuple)):
             moved_items = [
-                self._moved(v, _part(specs, i, where), f"{where}[{i}]", move)
+                self._moved(v, part_of_specs(specs, i, where), f"{where}[{i}]", move)
                 for i, v in enumerate(item)
             ]
             if hasattr(item, "_fields"):
@@ -319,7 +331,9 @@ class Loader:
         if fields is not None:
             new = copy.copy(item)
             for name, value in fields.items():
-                inner = self._moved(value, _part(specs, name, where), f"{where}.{name}", move)
+                inner = self._moved(
+                    value, part_of_specs(specs, name, where), f"{where}.{name}", move
+                )
                 object.__setattr__(new, name, inner)
             return new
         return item
@@ -345,332 +359,3 @@ class Loader:
 
 
 _Move = Callable[[Tensor, Any, str], Tensor]
-
-
-class _Item(NamedTuple):
-    """A batch, or what was raised in its place, and the position behind it."""
-
-    batch: Any
-    error: BaseException | None
-    position: Any
-
-
-class _Batches:
-    """One epoch. The first batch is read by the caller's thread, since samplers then draw their
-    seed, and the others by a thread of its own."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._stopped = threading.Event()
-        self._loader = loader
-        self._iterator, self._count, self._begin = loader._begin()
-        self._first = self._count
-        self._form: Any = None  # of the batches, without rows
-        self._queue: queue.Queue[_Item] = queue.Queue(max(1, loader._prefetch))
-        self._thread: threading.Thread | None = None
-        self._done = self._left = False
-        self._seen: str | None = None  # a digest of the last batch
-        loader._state = self._position(None)
-        _all.add(self)
-
-    def __iter__(self) -> _Batches:
-        return self
-
-    def __next__(self) -> Any:
-        if self._left:
-            raise RuntimeError(
-                "Loader: this iteration was ended by a later one over the same Loader; make a "
-                "Loader for each"
-            )
-        if self._done:
-            raise StopIteration
-        if self._loader._prefetch == 0:
-            item = self._read()
-        elif self._thread is None:
-            item = self._read()
-            self._thread = threading.Thread(
-                target=_fill,
-                args=(weakref.ref(self), self._queue, self._stopped),
-                daemon=True,
-                name="torch_spmd.Loader",
-            )
-            _threads.add(self._thread)
-            self._thread.start()
-        else:
-            item = self._queue.get()
-        if self._loader._own is not None:
-            item = self._of_all(item)
-        if item.error is not None:
-            self.close()
-            if isinstance(item.error, StopIteration):
-                self._loader._state = None  # the next epoch begins
-                raise StopIteration
-            raise item.error
-        self._loader._state = item.position
-        return item.batch
-
-    def _of_all(self, item: _Item) -> _Item:
-        """The batch, put together of what all processes have read. Collective: what one process
-        meets, all raise, and they end together."""
-        batch, error = item.batch, item.error
-        if error is not None and not isinstance(error, Exception):
-            return item
-        what = "end" if isinstance(error, StopIteration) else batch.digest if batch else "error"
-        failed = error is not None and not isinstance(error, StopIteration)
-        mine = [what, type(error).__name__ if failed else "", str(error) if failed else ""]
-        every = agreement.ask(mine, "asks a Loader for a batch")
-        for process, (_, kind, text) in enumerate(every):
-            if kind:
-                raised = agreement.error_of(kind, f"{text} (in process {process})")
-                raised.__cause__ = error if failed else None
-                return _Item(None, raised, None)
-        for process, (theirs, _, _) in enumerate(every):
-            if theirs != every[0][0]:
-                raised = RuntimeError(
-                    f"Loader: process {process} draws another batch than process 0; give all of "
-                    "them the same seed (torch.manual_seed, or the DataLoader's generator), and a "
-                    "sampler that draws the batches of all"
-                )
-                return _Item(None, raised, None)
-        if batch is None:
-            return item
-        if batch.tree is None:
-            batch = batch._replace(tree=self._form)
-        self._form = without_rows(batch.tree)
-        try:
-            return item._replace(batch=self._loader._together(batch))
-        except Exception as raised_here:  # of specs and shapes, the same in all
-            return _Item(None, raised_here, None)
-
-    def _position(self, state: Any) -> Any:
-        begin = self._begin
-        if self._seen is not None and begin is not None:
-            begin = {**begin, "seen": self._seen}
-        return {"loader": state, "batches": self._count, "random": begin}
-
-    def _read(self) -> _Item:
-        try:
-            while True:
-                batch = next(self._iterator)
-                if isinstance(batch, OwnBatch):
-                    if not batch.shows_rows():
-                        self._read_whole(batch)
-                        continue
-                else:
-                    if self._loader._checks_skip():
-                        self._seen = digest(batch)
-                    batch = self._loader._ready(batch)
-                self._count += 1
-                if batch is not None:
-                    return _Item(batch, None, self._position(self._loader._loaders_state()))
-        except BaseException as error:
-            return _Item(None, error, None)
-
-    def _read_whole(self, batch: OwnBatch) -> None:
-        """Begins again with whole batches, since these cannot be read by rows. In all processes,
-        since a batch has the same form in all."""
-        if self._thread is not None or self._count != self._first:
-            raise ValueError(
-                "Loader: the batches are not of one form: one has a value that is no tensor with "
-                "one row per row of the batch, as the first one had"
-            )
-        self._loader._own = None
-        if self._first == 0:
-            randomness.set_host_state(self._begin)
-            _set_own(self._loader._loader, self._begin["own"])
-        else:
-            self._loader._resume = self._position(None)
-        self._iterator, self._count, self._begin = self._loader._begin()
-
-    def leave(self) -> None:
-        """As `close`; who asks for a batch again is told."""
-        self._left = not self._done
-        self.close()
-
-    def close(self) -> None:
-        """Ends the thread. What was read ahead is dropped."""
-        self._done = True
-        self._stopped.set()
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        self._iterator = iter(())
-
-    def __del__(self) -> None:
-        self._stopped.set()
-
-
-_all: weakref.WeakSet[_Batches] = weakref.WeakSet()
-# Also of epochs that were left, whose threads may still read. Where Python ends, a thread that is
-# in the middle of a call of the device would end the process with an error.
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Before the device is shut down."""
-    for batches in list(_all):
-        with contextlib.suppress(Exception):
-            batches.close()
-    for thread in list(_threads):
-        thread.join()
-
-
-def _fill(ref: weakref.ref[_Batches], items: queue.Queue[_Item], stopped: threading.Event) -> None:
-    """The thread. It holds the epoch only while it reads, so that one that is left is dropped."""
-    while not stopped.is_set():
-        batches = ref()
-        if batches is None:
-            return
-        item = batches._read()
-        del batches
-        while not stopped.is_set():
-            try:
-                items.put(item, timeout=0.05)
-                break
-            except queue.Full:
-                if ref() is None:
-                    return
-        if item.error is not None:
-            return
-
-
-def _checked(specs: Any, where: str) -> Any:
-    """Errors: TypeError if it is no tree of specs."""
-    if specs is None or is_spec(specs):
-        return specs if specs is None else to_spec(specs)
-    if isinstance(specs, Mapping):
-        given = _arguments.mapping("Loader", where, specs, "a spec or a tree of specs")
-        return {k: _checked(v, f"{where}[{_arguments.plain(k)}]") for k, v in given.items()}
-    if isinstance(specs, (list, tuple)):
-        given_items = _arguments.items("Loader", where, specs, "a spec or a tree of specs")
-        return [_checked(v, f"{where}[{i}]") for i, v in enumerate(given_items)]
-    raise TypeError(
-        f"Loader: {where} must be a spec, a tree of specs or None; got {_arguments.shown(specs)}"
-    )
-
-
-def _part(specs: Any, key: Any, where: str) -> Any:
-    """The specs of an item of a container."""
-    if specs is None or is_spec(specs):
-        return specs
-    try:
-        return specs[key]
-    except (KeyError, IndexError, TypeError):
-        raise ValueError(
-            f"Loader: specs has none for {where}[{key!r}] of a batch; None means no mark"
-        ) from None
-
-
-def _first_spec(specs: Any) -> Any:
-    if specs is None or is_spec(specs):
-        return specs
-    for item in specs.values() if isinstance(specs, Mapping) else specs:
-        found = _first_spec(item)
-        if found is not None:
-            return found
-    return None
-
-
-def _rows_of(item: Any) -> int | None:
-    """The size of the first dimension of the first tensor that has one."""
-    if isinstance(item, Tensor):
-        return item.shape[0] if item.dim() else None
-    for part in _items_of(item):
-        rows = _rows_of(part)
-        if rows is not None:
-            return rows
-    return None
-
-
-def _items_of(item: Any) -> Iterable[Any]:
-    """What a container of a batch has."""
-    if moves_itself(item):
-        return ()
-    if isinstance(item, Mapping):
-        return item.values()
-    return item if isinstance(item, (list, tuple)) else (fields_of(item) or {}).values()
-
-
-def moves_itself(item: Any) -> bool:
-    """Whether a value that is no mapping, such as a PackedSequence, is moved by its own method."""
-    own = not isinstance(item, (Tensor, Mapping, type)) and fields_of(item) is None
-    return own and callable(getattr(type(item), "to", None))
-
-
-def fields_of(item: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass that have a value; None of anything else."""
-    if not dataclasses.is_dataclass(item) or isinstance(item, type):
-        return None
-    names = [field.name for field in dataclasses.fields(item)]
-    return {name: getattr(item, name) for name in names if hasattr(item, name)}
-
-
-def digest(batch: Any) -> str:
-    """Of the first row of each tensor of a batch."""
-    found = hashlib.blake2b(digest_size=8)
-
-    def add(item: Any) -> None:
-        if isinstance(item, Tensor):
-            row = item[:1] if item.dim() else item
-            found.update(f"{item.dtype} {tuple(item.shape)}".encode())
-            if row.layout == torch.strided and row.device.type == "cpu":
-                bits = row.detach().resolve_conj().resolve_neg().contiguous().view(-1)
-                found.update(bits.view(torch.uint8).numpy().tobytes())
-        for part in _items_of(item):
-            add(part)
-
-    add(batch)
-    return found.hexdigest()
-
-
-def _like(item: Any, moved: dict[Any, Any]) -> Any:
-    """A mapping of the same class, if that takes a dict."""
-    try:
-        return type(item)(moved)
-    except Exception:
-        return moved
-
-
-def _length(sized: Any) -> int | None:
-    try:
-        return len(sized)
-    except TypeError:
-        return None
-
-
-def _random_state(loader: Any) -> Any:
-    own = [randomness.generator_state(generator) for generator in generators(loader)]
-    return {**randomness.host_state(), "own": own}
-
-
-def generators(loader: Any) -> list[Any]:
-    """The generators of a loader and of its samplers, not those of its dataset."""
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
-
-    def visit(owner: Any) -> None:
-        if id(owner) in seen or not hasattr(owner, "__dict__"):
-            return
-        seen.add(id(owner))
-        for value in list(vars(owner).values()):
-            if randomness.generator_state(value) is not None:
-                found.setdefault(id(value), value)
-            elif isinstance(value, Sampler):
-                visit(value)
-
-    if isinstance(loader, DataLoader):
-        for owner in (loader, loader.sampler, loader.batch_sampler):
-            visit(owner)
-    return list(found.values())
-
-
-def _set_own(loader: Any, states: Any) -> None:
-    """Errors: ValueError if the loader has other generators."""
-    own = generators(loader)
-    if len(own) != len(states):
-        raise ValueError(
-            f"Loader: the position was saved of a loader that has, with its samplers, "
-            f"{len(states)} generators of random numbers; this one has {len(own)}"
-        )
-    for generator, state in zip(own, states):
-        randomness.set_generator_state(generator, state)

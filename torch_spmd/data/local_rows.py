@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch_spmd import _C, _compat
 from torch_spmd.processes import agreement
 from torch_spmd.sharding.mesh import Mesh
+from torch_spmd.sharding.shards import Shard, from_local_shards
 from torch_spmd.sharding.spec import PartitionSpec, blocks, is_spec, to_spec
-from torch_spmd.sharding.tensors import Shard, from_local_shards
 
 
 class OwnBatch(NamedTuple):

@@ -6,6 +6,25 @@ that prints well. Without arguments they are about the program that ran last. Ri
 optimizer step, `collectives` and `memory` are about all programs of the step.
 """
 
+from torch_spmd.debug.measures import (
+    collectives,
+    memory,
+    timeline,
+    trace_to_chrome,
+)
+from torch_spmd.debug.page import (
+    report,
+)
+from torch_spmd.debug.programs import (
+    explain,
+    explain_compile,
+    print_graph,
+    print_program,
+    save_repro,
+)
+from torch_spmd.debug.shardings import (
+    visualize_sharding,
+)
 from torch_spmd.debug.tables import (
     Collective,
     CollectiveTable,
@@ -19,17 +38,6 @@ from torch_spmd.debug.tables import (
     Text,
     Timed,
     TimelineTable,
-    collectives,
-    explain,
-    explain_compile,
-    memory,
-    print_graph,
-    print_program,
-    report,
-    save_repro,
-    timeline,
-    trace_to_chrome,
-    visualize_sharding,
 )
 
 __all__ = [

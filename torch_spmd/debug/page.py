@@ -15,10 +15,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-import torch_spmd
-from torch_spmd import _C
+from torch_spmd import _C, _arguments, _versions
 from torch_spmd.debug import plots, tables
-from torch_spmd.sharding.tensors import sharding_of
+from torch_spmd.debug.measures import collectives, memory, timeline
+from torch_spmd.debug.programs import programs_to_show
+from torch_spmd.debug.shardings import picture_of
+from torch_spmd.debug.tables import bytes_text, read_step, seconds_text
+from torch_spmd.device.backend import describe_devices
+from torch_spmd.sharding.marks import sharding_of
 
 SHOWN = 40  # lines of a text, or rows of a table, that are not folded
 LINES = 10_000  # of a program or graph that a page has
@@ -46,6 +50,42 @@ class Listing(NamedTuple):
     runs: int
     lines: list[tuple[str, str]]
     left: int  # lines that are left out
+
+
+def report(
+    path: str | Path,
+    module: nn.Module | None = None,
+    on: str | None = None,
+    step: bool | None = None,
+) -> None:
+    """Writes a step or a program as one page of HTML, which a browser opens without a network.
+
+    It shows the timeline, the memory over time, the collectives by line, the shardings, and the
+    text of the programs: what `timeline`, `memory`, `collectives`, `visualize_sharding`,
+    `print_graph` and `print_program` show. Bytes are those of one device.
+
+    `module` adds the shardings of its parameters, by name. `on` names the machine of the timeline,
+    as for `timeline`; `step` as for `collectives`.
+
+    Errors: RuntimeError if no program has run, or none that ended in an optimizer step; ValueError
+    as `timeline`; TypeError for a module of another kind; ImportError without matplotlib; OSError
+    for a path that cannot be written.
+
+    Example:
+        >>> import tempfile, torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
+        >>> t.sum().item()
+        8.0
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     spmd.debug.report(f"{folder}/step.html")
+    """
+    path = _arguments.path("report", "path", path)
+    if module is not None and not isinstance(module, nn.Module):
+        raise TypeError(f"report: module must be an nn.Module; got {_arguments.shown(module)}")
+    programs, _, _ = programs_to_show("report", read_step("report", step))
+    parts = Parts(timeline(on, step), memory(step), collectives(step), module)
+    Path(path).write_text(html(programs, parts), encoding="utf-8")
 
 
 def html(programs: Sequence[_C.CompiledProgram], parts: Parts) -> str:
@@ -77,8 +117,8 @@ def html(programs: Sequence[_C.CompiledProgram], parts: Parts) -> str:
     return template.render(
         title=f"A step of {script}" if script not in ("", "-c") else "A step",
         written=f"{datetime.now():%Y-%m-%d %H:%M}",
-        versions=f"torch_spmd {torch_spmd.__version__}, torch {torch.__version__}",
-        devices=torch_spmd.describe_devices(),
+        versions=f"torch_spmd {_versions.VERSION}, torch {torch.__version__}",
+        devices=describe_devices(),
         facts=_facts(runs, parts),
         meshes=dict.fromkeys(mesh for text in texts.values() for mesh in _MESH.findall(text)),
         shown=SHOWN,
@@ -119,13 +159,13 @@ def _inputs(text: str) -> tables.Table:
 def _facts(runs: Counter[int], parts: Parts) -> list[tuple[str, str, str]]:
     """What a page begins with: a name, a number and a remark each. `runs` is by program."""
     times, memory, sent = parts.times, parts.memory, parts.collectives
-    seconds, waiting = tables._seconds(times.seconds), tables._seconds(times.exposed_seconds)
-    inputs, wire = tables._bytes(memory.input_bytes), sum(row.wire_bytes for row in sent)
+    seconds, waiting = seconds_text(times.seconds), seconds_text(times.exposed_seconds)
+    inputs, wire = bytes_text(memory.input_bytes), sum(row.wire_bytes for row in sent)
     where = f"in {runs.total()} runs of {len(runs)} programs"
     return [
         ("Time, by a model", seconds, f"on {times.machine}, {waiting} of it waiting"),
-        ("Memory at the peak", tables._bytes(memory.peak_bytes), f"per device; inputs {inputs}"),
-        ("Sent", tables._bytes(wire), f"per device, by {len(sent):,} collectives"),
+        ("Memory at the peak", bytes_text(memory.peak_bytes), f"per device; inputs {inputs}"),
+        ("Sent", bytes_text(wire), f"per device, by {len(sent):,} collectives"),
         ("Instructions", f"{len(times):,}", where if runs.total() > 1 else "in one program"),
     ]
 
@@ -149,7 +189,7 @@ def _by_line(sent: tables.CollectiveTable) -> tables.Table:
         moved[what] += row.bytes
         wire[what] += row.wire_bytes
     rows = [(*what, times[what], moved[what], sent_) for what, sent_ in wire.most_common()]
-    note = f"{tables._bytes(sum(wire.values()))} on the wire in all (per device)" if rows else ""
+    note = f"{bytes_text(sum(wire.values()))} on the wire in all (per device)" if rows else ""
     return tables.Table(("line", "kind", "axes", "times", "bytes", "on the wire"), rows, note)
 
 
@@ -166,7 +206,7 @@ def _parameters(module: nn.Module) -> tables.Table:
         held = math.prod(part) * p.element_size()
         rows.append((name, tuple(p.shape), sharding_of(p).spec, tuple(part), held))
     others = sum(1 for _ in module.parameters()) - len(rows)
-    note = f"{tables._bytes(sum(row[-1] for row in rows))} per device"
+    note = f"{bytes_text(sum(row[-1] for row in rows))} per device"
     note += f"; {others} parameters are not on spmd" if others else ""
     return tables.Table(("parameter", "shape", "spec", "part", "bytes"), rows, note)
 
@@ -177,6 +217,6 @@ def _pictures(module: nn.Module) -> list[tuple[str, str]]:
     for name, p in _on_device(module).items():
         sharding = repr(sharding_of(p))
         if sharding not in pictures and len(pictures) < PICTURES:
-            heading, _, picture = tables._picture(p, 16)
+            heading, _, picture = picture_of(p, 16)
             pictures[sharding] = (f"{name} {heading}", picture)
     return list(pictures.values())

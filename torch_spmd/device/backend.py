@@ -12,7 +12,8 @@ import torch
 
 from torch_spmd import _C, _arguments
 from torch_spmd.device import options
-from torch_spmd.sharding.mesh import MOST_DEVICES
+
+MOST_DEVICES = _arguments.MOST_ITEMS
 
 
 def set_default_backend(name: str, devices: int | None = None) -> None:

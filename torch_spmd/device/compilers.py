@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch does with whole programs: torch.compile's default backend, torch.jit.script, and
-FlopCounterMode."""
+"""What PyTorch does with whole programs: torch.compile's default backend, and FlopCounterMode."""
 
 from __future__ import annotations
 
@@ -25,7 +24,6 @@ _has_noted = False
 def install() -> None:
     """Called once, when the device is registered."""
     _call_what_inductor_gets()
-    _script_without_hooks()
     _count_flops()
 
 
@@ -83,26 +81,6 @@ def _checkpointed(part: Any, *args: Any, **options: Any) -> Any:
     if "_checkpoint_context_fn" in part.meta:
         options["context_fn"] = part.meta["_checkpoint_context_fn"]
     return checkpoint(part, *args, **options | {"use_reentrant": False})
-
-
-# --- torch.jit.script ---
-
-
-def _script_without_hooks() -> None:
-    """Leaves out hooks that change nothing but how tensors are sharded: they are Python's."""
-    create = _compat.SCRIPT.current()
-
-    @functools.wraps(create)
-    def create_script_module(nn_module: Any, *args: Any, **options: Any) -> Any:
-        from torch_spmd.nn import fully_sharded
-        from torch_spmd.sharding import activations
-
-        fully_sharded.refuse_casts("torch.jit.script", nn_module)
-        with activations.without_hooks(nn_module):
-            return create(nn_module, *args, **options)
-
-    why = "torch.jit.script takes modules that are sharded"
-    replace(*_compat.SCRIPT, create_script_module, why)
 
 
 # --- FlopCounterMode ---

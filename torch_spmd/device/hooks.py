@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-import warnings
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from torch_spmd import _compat
 from torch_spmd._replace import replace
 
 OutOfMemoryError = torch.OutOfMemoryError
+
 """A program does not fit a device's memory; raised before anything runs."""
 
 _forked = False
@@ -25,7 +24,6 @@ def install() -> None:
     """Installs every hook. Called once."""
     _print_from_the_host()
     _copy_between_processes()
-    _keep_marks()
     os.register_at_fork(after_in_child=_note_fork)
 
 
@@ -92,75 +90,6 @@ def _received(
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)
-
-
-def _keep_marks() -> None:
-    """Passes marks on where a tensor is replaced in Python alone; C++ sees all other cases.
-
-    load_state_dict(assign=True) and `module.weight = …` register a parameter or buffer where
-    another was; module.cpu(), module.half() on the CPU and the like replace parameters.
-    """
-    from torch.nn.modules import module as modules
-
-    from torch_spmd import _C
-
-    def keep(old: Tensor, new: Tensor, caller: str) -> None:
-        if not _forked:  # where the device is not used, and its lock may be taken for ever
-            _C.keep_mark(old, new, caller)
-
-    def replaces(old: Any, new: Any) -> None:
-        if isinstance(old, Tensor) and isinstance(new, Tensor) and old is not new:
-            keep(old, new, "assignment to a module")
-
-    def parameter(module: torch.nn.Module, name: str, new: Any) -> None:
-        replaces(_compat.parameters(module).get(name), new)
-
-    def buffer(module: torch.nn.Module, name: str, new: Any) -> None:
-        replaces(_compat.buffers(module).get(name), new)
-
-    modules.register_module_parameter_registration_hook(parameter)
-    modules.register_module_buffer_registration_hook(buffer)
-
-    compatible = _compat.REPLACING_PARAMETERS.current()
-
-    @functools.wraps(compatible)
-    def compatible_with_marks(old: Tensor, new: Tensor) -> bool:
-        keep(old, new, "module conversion")  # asked by nn.Module before it replaces a tensor
-        _warn_if_marks_leave(old, new)
-        return compatible(old, new)
-
-    why = "marks hold when a module is converted on the host"
-    replace(*_compat.REPLACING_PARAMETERS, compatible_with_marks, why)
-
-
-_warned = False
-
-
-def _warn_if_marks_leave(old: Tensor, new: Tensor) -> None:
-    """On the host a module computes everything itself, without a word, which is seldom what a
-    script means that marked it: trainers choose the CPU where they do not find the device."""
-    global _warned
-    if _warned or old.device.type != "spmd" or new.device.type != "cpu":
-        return
-    if old.layout != torch.strided:
-        return
-    from torch_spmd.sharding import ops
-    from torch_spmd.sharding.tensors import sharding_of
-
-    if (
-        _forked
-        or torch.nn.parameter.is_lazy(old)
-        or ops.is_traced(old)
-        or not sharding_of(old).is_committed
-    ):
-        return
-    _warned = True
-    warnings.warn(
-        "a module with marks has moved to the host, where it is not sharded; they hold again when "
-        "it moves back to 'spmd'. If a trainer moved it, it has not found the device: call "
-        "spmd.integrations.accelerate() or spmd.integrations.transformers() before it is made",
-        stacklevel=6,
-    )
 
 
 def at_exit() -> None:

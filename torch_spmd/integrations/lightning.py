@@ -24,9 +24,10 @@ from torch_spmd import _C, _arguments
 from torch_spmd._compat import pytree
 from torch_spmd.integrations import trainers
 from torch_spmd.processes import local_data
-from torch_spmd.sharding.mesh import Mesh, checked_axis, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.marks import mark_all
+from torch_spmd.sharding.mesh import Mesh, checked_axis
 from torch_spmd.sharding.spec import PartitionSpec
-from torch_spmd.sharding.tensors import mark_all
 
 __all__ = ["Accelerator", "FabricStrategy", "Strategy"]
 

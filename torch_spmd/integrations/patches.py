@@ -54,7 +54,8 @@ def distribute_tensor(module: Any) -> None:
     def distribute(
         tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None, **options: Any
     ) -> Any:
-        from torch_spmd import Mesh, dtensor
+        from torch_spmd import dtensor
+        from torch_spmd.sharding.mesh import Mesh
 
         mesh = _compat.mesh_of_context(device_mesh)
         if not isinstance(mesh, Mesh) and mesh.device_type != DEVICE:

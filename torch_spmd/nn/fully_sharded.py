@@ -21,10 +21,11 @@ from torch_spmd._compat import (
 )
 from torch_spmd.sharding import ops
 from torch_spmd.sharding.activations import LayoutHook, constrained, is_markable, remove_hooks
-from torch_spmd.sharding.mesh import Mesh, checked_axis, mesh_or_global, only_axis
+from torch_spmd.sharding.global_mesh import mesh_or_global, only_axis
+from torch_spmd.sharding.marks import mark_of, reshard
+from torch_spmd.sharding.mesh import Mesh, checked_axis
 from torch_spmd.sharding.modules import ShardReport, shard_module_again
 from torch_spmd.sharding.spec import PartitionSpec, blocks
-from torch_spmd.sharding.tensors import mark_of, reshard
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

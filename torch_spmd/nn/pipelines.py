@@ -20,9 +20,10 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 from torch_spmd import _arguments, _compat
 from torch_spmd._compat import pytree
 from torch_spmd.nn.one_f_one_b import like, loss_of, moved
-from torch_spmd.sharding.mesh import Mesh, checked_axis, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.marks import mark_of, mark_sharding, reshard
+from torch_spmd.sharding.mesh import Mesh, checked_axis
 from torch_spmd.sharding.spec import UNCONSTRAINED, PartitionSpec
-from torch_spmd.sharding.tensors import mark_of, mark_sharding, reshard
 
 _SCHEDULES = ("gpipe", "circular", "1f1b")
 

@@ -14,10 +14,11 @@ from torch import nn
 
 from torch_spmd import _arguments
 from torch_spmd.sharding.activations import Cut, Layout, Layouts, MarkInputs, MarkOutputs, install
-from torch_spmd.sharding.mesh import Mesh, checked_axis, mesh_or_global, only_axis
+from torch_spmd.sharding.global_mesh import mesh_or_global, only_axis
+from torch_spmd.sharding.marks import mark_of
+from torch_spmd.sharding.mesh import Mesh, checked_axis
 from torch_spmd.sharding.modules import ShardReport, shard_module_again
 from torch_spmd.sharding.spec import PartitionSpec
-from torch_spmd.sharding.tensors import mark_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

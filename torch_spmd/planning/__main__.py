@@ -48,7 +48,7 @@ def named(text: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    import torch_spmd as spmd
+    from torch_spmd.planning.planner import plan
 
     sys.path.insert(0, os.getcwd())
     parser = argparse.ArgumentParser(
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given |= {name: value for name, value in options.items() if value is not None}
     if "batch" not in given:
         parser.error(f"{module.__name__} has no `batch`: a tensor, a tuple or a dict of them")
-    table = spmd.plan(build, given.pop("batch"), on=args.on, **given)
+    table = plan(build, given.pop("batch"), on=args.on, **given)
     try:
         import rich
 

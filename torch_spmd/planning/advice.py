@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_spmd import _C
-from torch_spmd.debug import tables
+from torch_spmd.debug.tables import bytes_text
 from torch_spmd.planning import trace as _plan_trace
 from torch_spmd.planning.plans import Candidate, LargeValues, PlanRow, Sent
 
@@ -106,7 +106,7 @@ def advice(
         worst = made.collectives[0]
         texts.append(
             f"{100 * row.exposed / row.seconds:.0f} % of the step waits for communication, most of "
-            f"it {worst.kind} over {worst.axes} ({tables._bytes(worst.wire)}"
+            f"it {worst.kind} over {worst.axes} ({bytes_text(worst.wire)}"
             f"{f', {worst.line}' if worst.line else ''}): a larger batch, or fewer devices along "
             "that axis, hides more of it"
         )
@@ -125,25 +125,25 @@ def _advice_on_memory(
             continue
         largest = max(found, key=lambda v: v.bytes)
         said.append(
-            (saves, f"{tables._bytes(saves)}: shard what is replicated over {axis!r}, such as "
+            (saves, f"{bytes_text(saves)}: shard what is replicated over {axis!r}, such as "
              f"{largest.number} of {_called(largest, names)}: add {axis!r} to its spec (FSDP)")
         )  # fmt: skip
     if row.activations > 0.3 * row.hbm:
         where = next((v.line for v in values if v.what == "activation" and v.line), "")
         said.append(
-            (row.activations // 2, f"{tables._bytes(row.activations)} are activations"
+            (row.activations // 2, f"{bytes_text(row.activations)} are activations"
              f"{f', the largest from {where}' if where else ''}: recompute them "
              "(torch.utils.checkpoint around each block), mark them over a further axis, or take "
              "a smaller batch")
         )  # fmt: skip
     if row.gradients > 0.2 * row.hbm:
         said.append(
-            (row.gradients // 2, f"{tables._bytes(row.gradients)} are gradients that wait for the "
+            (row.gradients // 2, f"{bytes_text(row.gradients)} are gradients that wait for the "
              "optimizer: parameters in bf16 or sharded over a further axis halve them")
         )  # fmt: skip
     if row.gathered > 0.2 * row.hbm:
         said.append(
-            (row.gathered // 2, f"{tables._bytes(row.gathered)} are gathered weights: a second "
+            (row.gathered // 2, f"{bytes_text(row.gathered)} are gathered weights: a second "
              "mesh axis that shards the layers' widths (tensor parallelism) gathers less at a time")
         )  # fmt: skip
     return [text for _, text in sorted(said, key=lambda pair: -pair[0])]

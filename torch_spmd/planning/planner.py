@@ -34,12 +34,12 @@ from typing import Any
 from torch import Tensor
 
 from torch_spmd import _C, _arguments
+from torch_spmd.device.backend import MOST_DEVICES
 from torch_spmd.planning import advice, training_step
 from torch_spmd.planning import trace as _plan_trace
 from torch_spmd.planning.plans import Candidate, PlanTable
 from torch_spmd.planning.proposals import best_on
 from torch_spmd.planning.training_step import TrainingStep
-from torch_spmd.sharding.mesh import MOST_DEVICES
 from torch_spmd.sharding.spec import PartitionSpec, SpecLike, to_spec
 
 

@@ -35,7 +35,8 @@ from torch_spmd.planning.alternatives import Alternative, Estimate, Search
 from torch_spmd.planning.search import Axes, batch_spec
 from torch_spmd.planning.traced import leaves_of
 from torch_spmd.sharding import drawing
-from torch_spmd.sharding.mesh import Mesh, make_mesh, read_mesh
+from torch_spmd.sharding.global_mesh import read_mesh
+from torch_spmd.sharding.mesh import Mesh, make_mesh
 from torch_spmd.sharding.modules import Pattern, read_rules
 from torch_spmd.sharding.spec import PartitionSpec, SpecLike
 
@@ -273,7 +274,7 @@ def _built(build: Any) -> nn.Module:
 
 def meshes_to_try(mesh: Any, devices: int, model: nn.Module) -> tuple[list[_C.Mesh], Mesh | None]:
     """Those to try, and the one that was given or in which parameters are marked."""
-    from torch_spmd.sharding.tensors import mark_of
+    from torch_spmd.sharding.marks import mark_of
 
     mesh = read_mesh(mesh)
     for parameter in model.parameters():

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_spmd.debug import plots, tables
+from torch_spmd.debug import plots
+from torch_spmd.debug.tables import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from torch_spmd.planning import plans
@@ -19,14 +20,14 @@ SHOWN = 5  # large values and collectives in a note
 
 
 def cells(row: plans.PlanRow) -> list[str]:
-    fits = "yes" if row.fits else f"NO, {tables._bytes(row.missing)} missing"
+    fits = "yes" if row.fits else f"NO, {bytes_text(row.missing)} missing"
     return [
-        row.on, row.mesh, fits, tables._bytes(row.hbm),
-        tables._bytes(row.memory), tables._bytes(row.arguments), tables._bytes(row.gradients),
-        tables._bytes(row.activations), tables._bytes(row.gathered), tables._seconds(row.seconds),
-        f"{tables._seconds(row.low)} … {tables._seconds(row.high)}", f"{100 * row.mfu:.1f} %",
-        tables._seconds(row.exposed),
-        ", ".join(f"{axes} {tables._bytes(wire)}" for axes, wire in row.wire.items()) or "nothing",
+        row.on, row.mesh, fits, bytes_text(row.hbm),
+        bytes_text(row.memory), bytes_text(row.arguments), bytes_text(row.gradients),
+        bytes_text(row.activations), bytes_text(row.gathered), seconds_text(row.seconds),
+        f"{seconds_text(row.low)} … {seconds_text(row.high)}", f"{100 * row.mfu:.1f} %",
+        seconds_text(row.exposed),
+        ", ".join(f"{axes} {bytes_text(wire)}" for axes, wire in row.wire.items()) or "nothing",
     ]  # fmt: skip
 
 
@@ -35,20 +36,19 @@ def details(made: plans.Candidate) -> str:
     head = f"{row.on}, {row.mesh}: " + "; ".join(made.placement or ["one device"])
     lines = [head]
     if not row.fits:
-        lines.append(f"does not fit: {tables._bytes(row.missing)} are missing on each device")
+        lines.append(f"does not fit: {bytes_text(row.missing)} are missing on each device")
     lines.append("largest at the peak:")
     for v in made.largest[:SHOWN]:
         origin = f"{v.op} {v.line}".strip()
         lines.append(
-            f"  {tables._bytes(v.bytes):>10}  {v.what:10} {v.number} of {v.type} {v.sharding}  "
+            f"  {bytes_text(v.bytes):>10}  {v.what:10} {v.number} of {v.type} {v.sharding}  "
             f"{origin}"
         )
     if made.collectives:
         lines.append("sent most:")
     for sent in made.collectives[:SHOWN]:
         lines.append(
-            f"  {tables._bytes(sent.wire):>10}  {sent.times} {sent.kind} over {sent.axes}  "
-            f"{sent.line}"
+            f"  {bytes_text(sent.wire):>10}  {sent.times} {sent.kind} over {sent.axes}  {sent.line}"
         )
     lines.append("to change:" if made.advice else "nothing stands out that should change")
     lines += [f"  {text}" for text in made.advice]

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from torch_spmd import _C, _arguments
 from torch_spmd.planning.training_step import Batch, TrainingStep
-from torch_spmd.sharding.mesh import Mesh, get_global_mesh, set_global_mesh
+from torch_spmd.sharding.global_mesh import get_global_mesh, set_global_mesh
+from torch_spmd.sharding.marks import mark_sharding
+from torch_spmd.sharding.mesh import Mesh
 from torch_spmd.sharding.modules import shard_module
 from torch_spmd.sharding.spec import UNCONSTRAINED, PartitionSpec
-from torch_spmd.sharding.tensors import mark_sharding
 
 Machine = Mapping[str, Any]
 

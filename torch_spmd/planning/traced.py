@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch_spmd import _C, _compat
 from torch_spmd.device import optimizer_steps
 from torch_spmd.planning.training_step import TrainingStep
+from torch_spmd.sharding.marks import mark_of
 from torch_spmd.sharding.spec import PartitionSpec
-from torch_spmd.sharding.tensors import mark_of
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ import threading
 from typing import Any
 
 from torch_spmd import _C
-from torch_spmd.state.files import CheckpointError
 
 WRITER = "torch_spmd.save"  # the name of a thread that writes a checkpoint
+
+own_errors: dict[str, type[Exception]] = {}
+"""Exceptions of this package that have the same class in all processes, by name."""
 
 _doing = threading.local()
 
@@ -135,9 +137,7 @@ def error_of(kind: str, text: str) -> Exception:
 
 
 def _class(name: str) -> Any:
-    if name == CheckpointError.__name__:
-        return CheckpointError
-    found = getattr(builtins, name, None)
+    found = own_errors.get(name) or getattr(builtins, name, None)
     if not isinstance(found, type) or not issubclass(found, Exception):
         return RuntimeError
     return RuntimeError if issubclass(found, UnicodeError) else found

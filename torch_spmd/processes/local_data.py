@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from torch_spmd import _C, _arguments
-from torch_spmd.sharding.mesh import Mesh, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.mesh import Mesh
+from torch_spmd.sharding.shards import host_data
 from torch_spmd.sharding.spec import SpecLike, blocks, check_blocks, to_spec, without_blocks
-from torch_spmd.sharding.tensors import host_data
 
 Interval = tuple[int, int]
 

@@ -13,9 +13,10 @@ from torch_spmd import _arguments
 from torch_spmd._compat import pytree
 from torch_spmd.regions.collectives import pmax, pmean, pmin, psum
 from torch_spmd.regions.manual import Region
-from torch_spmd.sharding.mesh import Mesh, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.marks import mark_of
+from torch_spmd.sharding.mesh import Mesh
 from torch_spmd.sharding.spec import PartitionSpec
-from torch_spmd.sharding.tensors import mark_of
 
 _SUMS = {"sum": psum, "avg": pmean, "max": pmax, "min": pmin}
 

@@ -30,7 +30,8 @@ from torch_spmd import _C, _arguments
 from torch_spmd._compat import core, pyfunctorch, pytree, vmap
 from torch_spmd._compat import functorch as _functorch
 from torch_spmd.sharding import ops
-from torch_spmd.sharding.mesh import Mesh, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.mesh import Mesh
 from torch_spmd.sharding.spec import UNCONSTRAINED, PartitionSpec, is_spec, names_in, to_spec
 
 

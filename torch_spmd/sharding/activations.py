@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch_spmd import _arguments
 from torch_spmd._compat import forward_hooks, forward_pre_hooks, functorch, pytree
 from torch_spmd.sharding import ops
+from torch_spmd.sharding.marks import mark_of, mark_sharding, reshard
 from torch_spmd.sharding.mesh import Mesh
 from torch_spmd.sharding.spec import UNCONSTRAINED, PartitionSpec, to_spec
-from torch_spmd.sharding.tensors import mark_of, mark_sharding, reshard
 
 Pattern = str | re.Pattern[str]
 

@@ -14,9 +14,10 @@ from torch import nn
 from torch_spmd import _arguments
 from torch_spmd.sharding import activations, drawing, ops
 from torch_spmd.sharding.activations import matches
-from torch_spmd.sharding.mesh import Mesh, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.marks import clear_sharding, mark_all, mark_of
+from torch_spmd.sharding.mesh import Mesh
 from torch_spmd.sharding.spec import PartitionSpec, SpecLike, to_spec
-from torch_spmd.sharding.tensors import clear_sharding, mark_all, mark_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -9,7 +9,8 @@ from typing import Any, Union
 import torch
 
 from torch_spmd import _arguments, _loading
-from torch_spmd.sharding.mesh import Mesh, read_mesh
+from torch_spmd.sharding.global_mesh import read_mesh
+from torch_spmd.sharding.mesh import Mesh
 
 _loading.refuse_reload(__name__, globals(), "PartitionSpec")
 

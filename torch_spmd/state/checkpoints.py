@@ -14,10 +14,11 @@ from torch import Tensor
 from torch_spmd import _arguments, _loading
 from torch_spmd.processes import agreement
 from torch_spmd.sharding import modules
-from torch_spmd.sharding.mesh import Mesh, mesh_or_global
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.marks import mark_sharding
+from torch_spmd.sharding.mesh import Mesh
 from torch_spmd.sharding.spec import SpecLike
-from torch_spmd.sharding.tensors import mark_sharding
-from torch_spmd.state import export, parts, randomness, reading, targets, tree, writing
+from torch_spmd.state import export, parts, randomness, sources, targets, tree, writing
 from torch_spmd.state.files import CheckpointError, folder_at
 from torch_spmd.state.names import Names
 
@@ -297,7 +298,7 @@ def load(
         _last.join()
         error: Exception | None = None
         try:
-            source = reading.open_source(name)
+            source = sources.open_source(name)
             plan = targets.Plan(source, cast, place, Names(target))
             result = plan.item(target, source.tree, "")
             targets.compare(plan, "load", name, strict)

@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torch_spmd import _C, _compat
 from torch_spmd._replace import replace
 from torch_spmd.processes import agreement
-from torch_spmd.sharding.tensors import blocks_apart
+from torch_spmd.sharding.shards import blocks_apart
 from torch_spmd.state import boxes, parts
 from torch_spmd.state.boxes import Box
 

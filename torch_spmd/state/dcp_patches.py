@@ -23,8 +23,9 @@ from torch_spmd._replace import replace
 from torch_spmd.state import dcp_parts, parts, writing
 
 
+@functools.cache
 def install() -> None:
-    """Called once."""
+    """Replaces what is needed, once per process."""
     for name in _ForOurs.NAMES:
         replace(Tensor, name, _ForOurs(name), "dcp()")
     dcp_parts.watch()

@@ -237,10 +237,9 @@ def to_dcp(path: str, node: Any, tensors: dict[str, Tensor]) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
-    from torch_spmd import integrations
-    from torch_spmd.state import dcp_writer
+    from torch_spmd.state import dcp_patches, dcp_writer
 
-    integrations.dcp()
+    dcp_patches.install()
     folder = folder_at(path)
     with _raised_in_all():
         _check_free(folder, (manifest.NAME,))

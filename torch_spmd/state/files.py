@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 
 import torch
 
+from torch_spmd.processes import agreement
+
 
 class CheckpointError(RuntimeError):
     """A checkpoint that is not there, not complete, or altered; the message names the file.
@@ -24,6 +26,9 @@ class CheckpointError(RuntimeError):
         ...     print(error)
         load: '/nowhere' does not exist
     """
+
+
+agreement.own_errors[CheckpointError.__name__] = CheckpointError
 
 
 def is_url(path: str) -> bool:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from torch_spmd import _C, _compat
 from torch_spmd.processes import agreement
+from torch_spmd.sharding.marks import reshard, sharding_of
+from torch_spmd.sharding.shards import blocks_apart
 from torch_spmd.sharding.spec import blocks
-from torch_spmd.sharding.tensors import blocks_apart, reshard, sharding_of
 from torch_spmd.state import boxes
 from torch_spmd.state.boxes import Box
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import re
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -20,19 +19,19 @@ from torch_spmd import _arguments, _compat
 from torch_spmd.processes import agreement
 from torch_spmd.state import boxes, conversions, dtypes, initialize, optimizers, parts, tree
 from torch_spmd.state.files import CheckpointError
-from torch_spmd.state.names import Names, joined, without_wrappers
+from torch_spmd.state.names import Names, joined
 from torch_spmd.state.reading import Ranges, Source
-
-
-def _half_done(text: str, done: list[str], now: str | None) -> str:
-    found = text if text.startswith("load: ") else f"load: {text}"
-    if now is not None:
-        found += f". Of tensor {now!r} a part may be overwritten; it is NaN if its dtype has that"
-    if done:
-        names = ", ".join(map(repr, done[:5]))
-        more = f" and {len(done) - 5:,} more" if len(done) > 5 else ""
-        found += f". {names}{more} had been loaded before"
-    return f"{found}. Load a checkpoint that is good before the rest is used" if done else found
+from torch_spmd.state.target_parts import (
+    as_named,
+    by_identity,
+    half_done,
+    overlaps_itself,
+    replace_tensor,
+    set_extra,
+    set_state,
+    tensors_of,
+    with_keys_of,
+)
 
 
 class Plan:
@@ -86,7 +85,7 @@ class Plan:
             if tree.tensor_key(node) is None:
                 self.problems.append(f"{where!r} is a generator, and another value was saved")
             state = self.value(node, where)
-            self._ends.append(functools.partial(_set_state, target, state))
+            self._ends.append(functools.partial(set_state, target, state))
             return lambda: target
         if not isinstance(target, type) and callable(getattr(target, "load_state_dict", None)):
             value = self.value(node, where)
@@ -116,7 +115,7 @@ class Plan:
 
     def keyed(self, own: Any, value: Any) -> Any:
         """The value, with the keys that `own` has if those of files are text."""
-        return _with_keys_of(own, value) if self.source.text_keys else value
+        return with_keys_of(own, value) if self.source.text_keys else value
 
     def _mapping(self, target: Mapping[Any, Any], node: Any, where: str) -> Callable[[], Any]:
         there = tree.items_of(node)
@@ -209,7 +208,7 @@ class Plan:
                 f"{where!r} is of {target.dtype}, and torch.{saved.dtype} was saved (cast=True "
                 "converts it)"
             )
-        elif _overlaps_itself(target):
+        elif overlaps_itself(target):
             self.problems.append(
                 f"{where!r} has one element in several places (expand, unfold), and cannot be "
                 "overwritten"
@@ -221,14 +220,14 @@ class Plan:
         if there is None:
             self.problems.append(f"{where or 'the tree'} is a module, and another value was saved")
             return
-        names = _tensors_of(module)
+        names = tensors_of(module)
         extras = {
             f"{name}.{_EXTRA}" if name else _EXTRA: child
             for name, child in module.named_modules()
             if type(child).get_extra_state is not nn.Module.get_extra_state
         }
-        there = _as_named(self._converted(module, names, there), {**names, **extras})
-        for tensor, its_names in _by_identity(names).items():
+        there = as_named(self._converted(module, names, there), {**names, **extras})
+        for tensor, its_names in by_identity(names).items():
             saved = [name for name in its_names if name in there]
             inner = joined(where, its_names[0])
             if not saved:
@@ -238,7 +237,7 @@ class Plan:
         for extra, child in extras.items():
             if extra in there:
                 value = self.value(there[extra], extra)
-                self._ends.append(functools.partial(_set_extra, child, value))
+                self._ends.append(functools.partial(set_extra, child, value))
         self._note_extra(there, {**names, **extras}, where)
         unsaved = initialize.meta_buffers(module)
         self.problems += initialize.without_value(module, unsaved)
@@ -275,7 +274,7 @@ class Plan:
                 self.fill(tensor, key)
                 return
 
-            put = functools.partial(_replace, module, names, tensor)
+            put = functools.partial(replace_tensor, module, names, tensor)
             self._make_placed(names[0], key, tensor.dtype, put)
 
     # --- reading ---
@@ -403,111 +402,12 @@ class Plan:
             for fill in self._fills:
                 fill()
         except (OSError, CheckpointError) as error:
-            raise CheckpointError(_half_done(str(error), done, now)) from error
+            raise CheckpointError(half_done(str(error), done, now)) from error
         for action in self._ends:
             action()
 
 
 _EXTRA = "_extra_state"
-
-
-def _with_keys_of(own: Any, value: Any) -> Any:
-    """The value, whose keys are text, with keys as `own` has them; and with its mappings that have
-    no items."""
-    if isinstance(own, (list, tuple)) and isinstance(value, (list, tuple)):
-        count = max(len(own), len(value))
-        return type(value)(_with_keys_of(o, v) for o, v in zip([*own, *[None] * count], value))
-    if not isinstance(own, Mapping) or not isinstance(value, dict):
-        return value
-    keys: dict[Any, Any] = {str(key): key for key in own}
-    numbers = bool(own) and all(type(key) is int for key in own)
-    made = {}
-    for text, item in value.items():
-        number = numbers and re.fullmatch(r"-?\d+", str(text))
-        key = keys.get(text, int(text) if number else text)
-        made[key] = _with_keys_of(own.get(key), item)
-    for key, item in own.items():
-        if isinstance(item, Mapping) and not item:
-            made.setdefault(key, item)
-    return collections.Counter(made) if isinstance(own, collections.Counter) else made
-
-
-def _overlaps_itself(tensor: Tensor) -> bool:
-    """Whether two elements are in one place."""
-    if tensor.numel() < 2:
-        return False
-    steps = sorted((s, size) for s, size in zip(tensor.stride(), tensor.shape) if size > 1)
-    reached = 0  # by the dimensions so far
-    for step, size in steps:
-        if step <= reached:
-            break
-        reached += step * (size - 1)
-    else:
-        return False
-    if steps[0][0] == 0:
-        return True
-    # One dimension goes on within another: rare, so that all places are counted.
-    places = torch.zeros(1, dtype=torch.int64, device="cpu")
-    for step, size in steps:
-        places = (places.unsqueeze(1) + torch.arange(size, device="cpu") * step).flatten()
-    return bool(places.unique().numel() < tensor.numel())
-
-
-def _set_state(generator: torch.Generator, state: Callable[[], Any]) -> None:
-    generator.set_state(state())
-
-
-def _set_extra(module: nn.Module, value: Callable[[], Any]) -> None:
-    module.set_extra_state(value())
-
-
-def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by all of their names."""
-    found: dict[str, Tensor] = {}
-    for prefix, child in module.named_modules(remove_duplicate=False):
-        dot = f"{prefix}." if prefix else ""
-        for name, tensor in _compat.parameters(child).items():
-            if tensor is not None:
-                found[dot + name] = tensor
-        for name, buffer in _compat.buffers(child).items():
-            if buffer is not None and name not in _compat.transient_buffers(child):
-                found[dot + name] = buffer
-    return found
-
-
-def _by_identity(names: Mapping[str, Tensor]) -> dict[Tensor, list[str]]:
-    found: dict[Tensor, list[str]] = {}
-    for name, tensor in names.items():
-        found.setdefault(tensor, []).append(name)
-    return found
-
-
-def _as_named(there: dict[Any, Any], names: Mapping[str, Any]) -> dict[Any, Any]:
-    """What was saved, under the module's names where the two differ only by what
-    DistributedDataParallel and others put before names: either may be wrapped, in whole or in
-    part."""
-    left = {without_wrappers(name): name for name in names if name not in there}
-    if not left:
-        return there
-    found = {}
-    for key, node in there.items():
-        name = key if key in names else left.get(without_wrappers(str(key)), key)
-        found[key if name in found else name] = node
-    return found
-
-
-def _replace(module: nn.Module, names: list[str], old: Tensor, new: Tensor) -> None:
-    """Puts a tensor where one on `meta` was, under all of its names."""
-    if isinstance(old, nn.Parameter):
-        new = nn.Parameter(new, old.requires_grad)
-        new.__dict__.update(old.__dict__)
-    for name in names:
-        parent, _, last = name.rpartition(".")
-        owner = module.get_submodule(parent)
-        place: Any = _compat.parameters(owner)
-        if last not in place:
-            place = _compat.buffers(owner)
-        place[last] = new
 
 
 def compare(plan: Plan, caller: str, path: str, strict: bool) -> None:

@@ -11,7 +11,7 @@ from processes import run_python
 
 import torch_spmd as spmd
 from torch_spmd._compat import core, missing
-from torch_spmd.sharding.mesh import _KEY
+from torch_spmd.sharding.global_mesh import _KEY
 
 
 def message(error, call):
