@@ -34,8 +34,9 @@ def options(**changes: bool | str | None) -> Iterator[None]:
     """Within it the options are changed as by `set_options`; afterwards all are as they were.
 
     Example:
-        >>> from torch_spmd import _C, _options
-        >>> with _options.options(coalesce=False, turns=True):
+        >>> from torch_spmd import _C
+        >>> from torch_spmd.device import options
+        >>> with options.options(coalesce=False, turns=True):
         ...     _C.options().coalesce, _C.options().turns
         (False, True)
     """

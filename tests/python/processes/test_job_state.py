@@ -60,7 +60,7 @@ TRAINING = """
 import os, signal, sys, time
 import torch
 import torch_spmd as spmd
-from torch_spmd.state import files
+from torch_spmd.state import checkpoints, files
 
 rank = int(os.environ["RANK"])
 folder = sys.argv[1]
@@ -77,7 +77,7 @@ def again():
     files.write_all = wrong
     try:
         saving = spmd.save(folder, state(2), wait={wait})
-        spmd.checkpoints.forget(saving)  # what went wrong is raised here, not by the next call
+        checkpoints.forget(saving)  # what went wrong is raised here, not by the next call
         saving.written.result()
     except (OSError, RuntimeError) as error:
         print(type(error).__name__, error, flush=True)
