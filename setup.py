@@ -113,7 +113,7 @@ _FOLDER = _versions.extension_folder(_versions.installed() or "")
 setup(
     packages=find_packages(include=["torch_spmd", "torch_spmd.*"]),
     py_modules=["torch_spmd_autoload"],
-    package_data={"torch_spmd": ["py.typed", "*.pyi", "*.html"]},
+    package_data={"torch_spmd": ["py.typed", "*.pyi"], "torch_spmd.debug": ["*.html"]},
     ext_modules=[Extension(f"torch_spmd.{_FOLDER}._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

@@ -13,18 +13,18 @@ Importing it registers the device `spmd`; nothing else is needed.
 
 import os
 
-from torch_spmd import _loading
+from torch_spmd import _loading, _versions
 
 _loading.check_interpreter()
 _loading.find_extension(__path__)
 
-from torch_spmd import _device  # noqa: E402
+from torch_spmd.device import registration
 
-_device.register()
+registration.register()
 
-from torch_spmd import debug, hf, integrations, nn, testing  # noqa: E402
-from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
-from torch_spmd.backend import (  # noqa: E402
+from torch_spmd import debug, hf, integrations, nn, testing
+from torch_spmd.data.loader import Loader
+from torch_spmd.device.backend import (
     answers,
     describe_devices,
     device_count,
@@ -35,17 +35,26 @@ from torch_spmd.backend import (  # noqa: E402
     set_memory_limit,
     sync,
 )
-from torch_spmd.checkpointer import Checkpointer  # noqa: E402
-from torch_spmd.checkpoints import (  # noqa: E402
-    CheckpointError,
-    LoadReport,
-    RandomState,
-    Saving,
-    last_load,
-    load,
-    save,
+from torch_spmd.device.hooks import OutOfMemoryError
+from torch_spmd.dtensor import (
+    distribute_tensor,
+    from_dtensor,
+    to_device_mesh,
+    to_dtensor,
 )
-from torch_spmd.collectives import (  # noqa: E402
+from torch_spmd.nn import scripting
+from torch_spmd.nn.fully_sharded import fsdp
+from torch_spmd.nn.pipelines import pipeline
+from torch_spmd.nn.tensor_parallelism import tensor_parallel
+from torch_spmd.planning.planner import plan
+from torch_spmd.planning.proposals import auto_shard
+from torch_spmd.processes.local_data import (
+    from_process_local,
+    local_devices,
+    process_count,
+    process_index,
+)
+from torch_spmd.regions.collectives import (
     all_gather,
     all_to_all,
     axis_index,
@@ -62,59 +71,40 @@ from torch_spmd.collectives import (  # noqa: E402
     ragged_all_to_all,
     shard_size,
 )
-from torch_spmd.dtensors import (  # noqa: E402
-    distribute_tensor,
-    from_device_mesh,
-    from_dtensor,
-    to_device_mesh,
-    to_dtensor,
-)
-from torch_spmd.fully_sharded import fsdp  # noqa: E402
-from torch_spmd.loader import Loader  # noqa: E402
-from torch_spmd.local import local_map  # noqa: E402
-from torch_spmd.manual import shard_map  # noqa: E402
-from torch_spmd.mesh import (  # noqa: E402
-    Mesh,
-    get_global_mesh,
-    make_mesh,
-    set_global_mesh,
-    use_mesh,
-)
-from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
-from torch_spmd.pipelines import pipeline  # noqa: E402
-from torch_spmd.planning import plan  # noqa: E402
-from torch_spmd.processes import (  # noqa: E402
-    from_process_local,
-    local_devices,
-    process_count,
-    process_index,
-)
-from torch_spmd.proposals import auto_shard  # noqa: E402
-from torch_spmd.recomputation import remat  # noqa: E402
-from torch_spmd.rules import register_rule  # noqa: E402
-from torch_spmd.spec import (  # noqa: E402
-    UNCONSTRAINED,
-    NamedSharding,
-    P,
-    PartitionSpec,
-    blocks,
-)
-from torch_spmd.tensor_parallelism import tensor_parallel  # noqa: E402
-from torch_spmd.tensors import (  # noqa: E402
+from torch_spmd.regions.local import local_map
+from torch_spmd.regions.manual import shard_map
+from torch_spmd.regions.recomputation import remat
+from torch_spmd.sharding import kept_marks
+from torch_spmd.sharding.device_meshes import from_device_mesh
+from torch_spmd.sharding.global_mesh import get_global_mesh, set_global_mesh, use_mesh
+from torch_spmd.sharding.marks import clear_sharding, mark_sharding, reshard, sharding_of
+from torch_spmd.sharding.mesh import Mesh, make_mesh
+from torch_spmd.sharding.modules import ShardReport, shard_module
+from torch_spmd.sharding.rules import register_rule
+from torch_spmd.sharding.shards import (
     Shard,
-    clear_sharding,
     from_local_shards,
     full_tensor,
     load_local_shards_,
     local_shards,
-    mark_sharding,
-    reshard,
-    sharding_of,
+)
+from torch_spmd.sharding.spec import UNCONSTRAINED, NamedSharding, P, PartitionSpec, blocks
+from torch_spmd.state.checkpointer import Checkpointer
+from torch_spmd.state.checkpoints import (
+    CheckpointError,
+    LoadReport,
+    RandomState,
+    Saving,
+    last_load,
+    load,
+    save,
 )
 
-_device.keep_loaded()
+kept_marks.install()
+scripting.install()
+registration.keep_loaded()
 
-__version__ = "0.1.0"
+__version__ = _versions.VERSION
 
 __all__ = [
     "UNCONSTRAINED",

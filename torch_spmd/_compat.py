@@ -2,9 +2,8 @@
 """The door to what PyTorch keeps private: the one place in Python that names it.
 
 Each symbol has a line: what for, what would replace it, what happens when it is missing.
-`tools/check_private.py` fails on a private symbol elsewhere. What is missing in the PyTorch that is
-installed raises where it is used, and `python -m torch_spmd.info` says so; what is imported by name
-here is used everywhere, and without it `import torch_spmd` fails.
+`tools/check_private.py` fails on a private symbol elsewhere. What PyTorch does not have raises
+where it is used, and `python -m torch_spmd.info` lists it. What is imported by name must exist.
 """
 
 from __future__ import annotations
@@ -259,10 +258,10 @@ def mesh_of_devices() -> type:
     to_device_mesh raises."""
     from torch.distributed.device_mesh import DeviceMesh
 
-    def first_device() -> int:
-        from torch_spmd.processes import local_devices
+    from torch_spmd import _C
 
-        return local_devices()[0]
+    def first_device() -> int:
+        return _C.process()[0] * (int(_C.device_count()) // _C.process()[1])
 
     class OfDevices(DeviceMesh):
         """Without process groups. The rank of a process is the first of its devices, for which it
@@ -287,9 +286,8 @@ def mesh_of_devices() -> type:
             if every.size(0) == 1 or not self._is_made:
                 return every[0]
             first = first_device()
-            for one in every:
-                if first in one.flatten().tolist():
-                    return one
+            if found := [one for one in every if first in one.flatten().tolist()]:
+                return found[0]
             raise RuntimeError(
                 f"{self} is a slice of a mesh without device {first}, this process's"
             )
@@ -314,13 +312,10 @@ def mesh_of_devices() -> type:
 
         def get_rank(self) -> int:
             """The number of the process."""
-            from torch_spmd.processes import process_index
-
-            return process_index()
+            return _C.process()[0]
 
         def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-            """Where the process's first device is along a dimension; -1 if it is not in the
-            mesh."""
+            """Where the process's first device is along a dimension; -1 outside of the mesh."""
             if mesh_dim is None:
                 if self.ndim > 1:
                     raise RuntimeError(
@@ -502,5 +497,4 @@ def dtensor_spec(mesh: Any, places: Any, *, shape: Any, stride: Any, dtype: Any)
     """What a DTensor says of itself. Instead: none."""
     from torch.distributed.tensor import _dtensor_spec
 
-    meta = _dtensor_spec.TensorMeta(shape, stride, dtype)
-    return _dtensor_spec.DTensorSpec(mesh, places, meta)
+    return _dtensor_spec.DTensorSpec(mesh, places, _dtensor_spec.TensorMeta(shape, stride, dtype))

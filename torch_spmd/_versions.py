@@ -14,6 +14,7 @@ import re
 import sys
 from pathlib import Path
 
+VERSION = "0.1.0"
 OLDEST = "2.11"
 NEWEST = "2.15"
 RECOMMENDED = "2.13.0"

@@ -11,10 +11,11 @@ from typing import Any
 from torch import nn
 
 from torch_spmd import _arguments
-from torch_spmd.fully_sharded import fsdp as shard_fully
-from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
-from torch_spmd.modules import ShardReport, shard_module_again
-from torch_spmd.spec import PartitionSpec, blocks
+from torch_spmd.nn.fully_sharded import fsdp as shard_fully
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.mesh import Mesh, checked_axis
+from torch_spmd.sharding.modules import ShardReport, shard_module_again
+from torch_spmd.sharding.spec import PartitionSpec, blocks
 
 __all__ = ["PlanReport", "plan"]
 

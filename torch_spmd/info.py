@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 import torch_spmd as spmd
-from torch_spmd import _C, _compat, _options, _replace, _versions
+from torch_spmd import _C, _compat, _replace, _versions
+from torch_spmd.device import options as _options
 
 __all__ = ["text"]
 

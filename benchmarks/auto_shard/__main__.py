@@ -18,7 +18,7 @@ import sys
 import time
 
 import torch_spmd as spmd
-import torch_spmd.proposals
+import torch_spmd.planning.proposals
 from benchmarks.auto_shard.models import Case, Rules, by_hand, cases, drawn
 
 MESH = {"data": 2, "model": 4}
@@ -27,7 +27,7 @@ NOTHING = 1e-9  # relative difference up to which times are equal
 
 def proposed(
     case: Case, on: str, mesh: dict[str, int], rules: Rules | None = None
-) -> torch_spmd.proposals.Proposal | None:
+) -> torch_spmd.planning.proposals.Proposal | None:
     """None where nothing fits."""
     try:
         return spmd.auto_shard(

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import torch_spmd as spmd
-import torch_spmd.proposals
+import torch_spmd.planning.proposals
 from benchmarks.published.factored import Factored
 from benchmarks.published.model import Decoder
 from benchmarks.published.planned import plan_apart
@@ -31,7 +31,7 @@ from benchmarks.published.specs import Specs
 MOST_LONGER = 0.05
 
 
-def proposal_for(row: Row) -> torch_spmd.proposals.Proposal:
+def proposal_for(row: Row) -> torch_spmd.planning.proposals.Proposal:
     """On the row's machine; its model, without the marks of its run."""
     bare = replace(row, spec="none")
     mesh: Any = spmd.make_mesh((1,), ("x",))  # not used, since nothing is marked

@@ -73,7 +73,7 @@ py::list GatherBytes(const std::string& mine, const std::string& doing) {
 absl::StatusOr<trace::JobConnection::Gpu> DescribeGpu(c10::Device device) {
   py::gil_scoped_acquire gil;
   try {
-    const py::object told = py::module_::import("torch_spmd._job").attr("gpu")(device.index());
+    const py::object told = py::module_::import("torch_spmd.processes.job").attr("gpu")(device.index());
     const auto [id, kind, may_share, has_nccl] =
         told.cast<std::tuple<std::string, std::string, bool, bool>>();
     return trace::JobConnection::Gpu{id, kind, may_share, has_nccl};
@@ -88,7 +88,7 @@ absl::StatusOr<runtime::Peers*> ConnectGpus(c10::Device device,
                                             std::chrono::milliseconds wait) {
   py::gil_scoped_acquire gil;
   try {
-    const py::object made = py::module_::import("torch_spmd._job").attr("group_of_gpus")();
+    const py::object made = py::module_::import("torch_spmd.processes.job").attr("group_of_gpus")();
     const auto group = made.cast<c10::intrusive_ptr<c10d::ProcessGroup>>();
     const py::gil_scoped_release no_gil;
     runtime::Peers* const peers =
@@ -117,7 +117,7 @@ absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
   using Connection = std::tuple<Group, Group, Group, c10::intrusive_ptr<c10d::Store>, bool>;
   try {
     if (!MayHavePeers()) return std::nullopt;
-    const py::object found = py::module_::import("torch_spmd._job").attr("connect")(timeout);
+    const py::object found = py::module_::import("torch_spmd.processes.job").attr("connect")(timeout);
     if (found.is_none()) return std::nullopt;
     const auto [script, programs, files, store, share_memory] = found.cast<Connection>();
     const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What manual regions (torch_spmd/manual.py) do at their borders.
+// What manual regions (torch_spmd/regions/manual.py) do at their borders.
 #include "csrc/trace/recorder/region.h"
 
 #include <ATen/autocast_mode.h>
@@ -99,7 +99,7 @@ struct EnteredAxis {
   const std::string& name() const { return region->names[which]; }
   const py::object& Object() {
     static const auto* const type =
-        new py::object(py::module::import("torch_spmd.manual").attr("ManualAxis"));
+        new py::object(py::module::import("torch_spmd.regions.manual").attr("ManualAxis"));
     if (!object) object = (*type)(region->mesh, name(), region->levels->sizes()[which], level);
     return object;
   }

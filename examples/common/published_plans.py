@@ -20,7 +20,7 @@ import torch_spmd as spmd
 from benchmarks.published.model import Decoder
 from benchmarks.published.rows import Row, rows
 from benchmarks.published.specs import Specs
-from torch_spmd.plans import Candidate, PlanTable
+from torch_spmd.planning.plans import Candidate, PlanTable
 
 
 @dataclass(frozen=True)

@@ -149,14 +149,14 @@ def pytest_runtest_protocol(item, nextitem):
     folder = item.config.getoption("dump")
     if folder is None:
         return (yield)
-    from torch_spmd import _options
+    from torch_spmd.device import options
 
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^\w.\[\]-]+", "_", item.nodeid)
     if len(name) > 180:
         name = f"{name[:150]}~{zlib.crc32(name.encode()):08x}"
     file = str((folder / f"{name}.txt").resolve())
-    with pytest.MonkeyPatch.context() as patch, _options.options(dump=file):
+    with pytest.MonkeyPatch.context() as patch, options.options(dump=file):
         patch.setenv("SPMD_DUMP", file)
         return (yield)
 
@@ -177,10 +177,10 @@ def no_seeds_of_absent_devices():
 @pytest.fixture(autouse=True)
 def checked_passes(request):
     """The verifier runs after every pass of the compiler; with `--parts` in some of the tests."""
-    from torch_spmd import _options
+    from torch_spmd.device import options
 
     on = os.environ["SPMD_CHECK_PASSES"] == "1" and rotation.is_chosen_within(request.node.nodeid)
-    with _options.options(check_passes=on):
+    with options.options(check_passes=on):
         yield
 
 

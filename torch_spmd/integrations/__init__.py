@@ -36,11 +36,11 @@ def accelerate() -> None:
         >>> Accelerator().device  # doctest: +SKIP
         device(type='spmd')
     """
-    from torch_spmd.integrations import _trainers
+    from torch_spmd.integrations import trainers
 
-    _trainers.accelerate_state(importlib.import_module("accelerate.state"))
-    _trainers.accelerate_checkpointing(importlib.import_module("accelerate.checkpointing"))
-    _trainers.accelerate_accelerator(importlib.import_module("accelerate.accelerator"))
+    trainers.accelerate_state(importlib.import_module("accelerate.state"))
+    trainers.accelerate_checkpointing(importlib.import_module("accelerate.checkpointing"))
+    trainers.accelerate_accelerator(importlib.import_module("accelerate.accelerator"))
 
 
 @functools.cache
@@ -56,12 +56,12 @@ def transformers() -> None:
         >>> TrainingArguments("folder").device  # doctest: +SKIP
         device(type='spmd')
     """
-    from torch_spmd.integrations import _trainers
+    from torch_spmd.integrations import trainers
 
     accelerate()
     arguments: Any = importlib.import_module("transformers.training_args")
-    _trainers.transformers_training_args(arguments)
-    _trainers.transformers_trainer(importlib.import_module("transformers.trainer"))
+    trainers.transformers_training_args(arguments)
+    trainers.transformers_trainer(importlib.import_module("transformers.trainer"))
 
 
 @functools.cache
@@ -77,9 +77,9 @@ def safetensors() -> None:
         >>> from safetensors.torch import load_file  # doctest: +SKIP
         >>> weights = load_file("model.safetensors", device="spmd")  # doctest: +SKIP
     """
-    from torch_spmd.integrations import _lists
+    from torch_spmd.integrations import patches
 
-    _lists.safetensors(importlib.import_module("safetensors.torch"))
+    patches.safetensors(importlib.import_module("safetensors.torch"))
 
 
 @functools.cache
@@ -94,9 +94,9 @@ def flex_attention() -> None:
         >>> flex_attention(x, x, x).shape
         torch.Size([1, 2, 16, 16])
     """
-    from torch_spmd.integrations import _lists
+    from torch_spmd.integrations import patches
 
-    _lists.flex_attention()
+    patches.flex_attention()
 
 
 @functools.cache
@@ -114,9 +114,9 @@ def dtensor() -> None:
         >>> spmd.sharding_of(x).spec
         P('data', None)
     """
-    from torch_spmd.integrations import _lists
+    from torch_spmd.integrations import patches
 
-    _lists.distribute_tensor(importlib.import_module("torch.distributed.tensor"))
+    patches.distribute_tensor(importlib.import_module("torch.distributed.tensor"))
 
 
 @functools.cache
@@ -136,6 +136,6 @@ def dcp() -> None:
         >>> saved = dcp.save(state, checkpoint_id=folder, no_dist=True)
         >>> dcp.load(state, checkpoint_id=folder, no_dist=True)
     """
-    from torch_spmd.integrations import _dcp
+    from torch_spmd.state import dcp_patches
 
-    _dcp.install()
+    dcp_patches.install()

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torch_spmd import _arguments
-from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
-from torch_spmd.spec import UNCONSTRAINED, PartitionSpec
-from torch_spmd.tensors import mark_sharding, reshard
+from torch_spmd.sharding.global_mesh import mesh_or_global
+from torch_spmd.sharding.marks import mark_sharding, reshard
+from torch_spmd.sharding.mesh import Mesh, checked_axis
+from torch_spmd.sharding.spec import UNCONSTRAINED, PartitionSpec
 
 
 class Mixed(NamedTuple):

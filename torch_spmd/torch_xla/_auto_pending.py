@@ -19,9 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_spmd import _C, _steps, proposals
-from torch_spmd._search import STARTS, Axes, Candidate, Priced, Role, Space
-from torch_spmd._traced import Program, Recorded
+from torch_spmd import _C
+from torch_spmd.device import optimizer_steps
+from torch_spmd.planning import proposals
+from torch_spmd.planning.search import STARTS, Axes, Candidate, Priced, Role, Space
+from torch_spmd.planning.traced import Program, Recorded
 from torch_spmd.torch_xla import _counts
 
 MOST_ROLES = 48  # of more inputs, those of one shape are sharded alike
@@ -43,7 +45,7 @@ def turn_on() -> None:
 @functools.cache
 def _install() -> None:
     """Has the places called where a step ends that are not torch_xla's own."""
-    _steps.before_program.append(shard_pending)
+    optimizer_steps.before_program.append(shard_pending)
     for name in ("cpu", "item", "tolist", "to"):
         setattr(Tensor, name, _sharding_first(getattr(Tensor, name)))
 

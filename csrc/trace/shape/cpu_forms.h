@@ -5,7 +5,7 @@
 //
 //   x [2,3,4] with strides (1,2,6): native_batch_norm on Meta (1,2,6), on the CPU (12,4,1)
 //
-// torch_spmd/_fake.py does the same for FakeTensors.
+// torch_spmd/device/fake_tensors.py does the same for FakeTensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

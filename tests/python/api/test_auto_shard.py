@@ -14,11 +14,12 @@ from torch import nn
 import torch_spmd as spmd
 from benchmarks.auto_shard.__main__ import times_by_hand
 from benchmarks.auto_shard.models import by_hand, drawn, small, transformer
-from torch_spmd import _C, P, _alternatives
-from torch_spmd._alternatives import Search
-from torch_spmd._mixture import mixtures
-from torch_spmd._search import Candidate, Price, Priced, Role, Space
-from torch_spmd._traced import Run, leaves_of, runs_of, shortened
+from torch_spmd import _C, P
+from torch_spmd.planning import alternatives as _alternatives
+from torch_spmd.planning.alternatives import Search
+from torch_spmd.planning.mixture import mixtures
+from torch_spmd.planning.search import Candidate, Price, Priced, Role, Space
+from torch_spmd.planning.traced import Run, leaves_of, runs_of, shortened
 
 MESH = {"data": 2, "model": 4}
 CASES = {case.name: case for case in small()}

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from torch_spmd import _chain
-from torch_spmd._chain import Option, cheapest
+from torch_spmd.planning import chain
+from torch_spmd.planning.chain import Option, cheapest
 
 
 def drawn(seed):
@@ -100,4 +100,4 @@ def test_no_layers_take_nothing():
 
 
 def test_the_examples():
-    assert doctest.testmod(_chain).failed == 0
+    assert doctest.testmod(chain).failed == 0

@@ -11,7 +11,7 @@ from processes import run_python
 
 import torch_spmd as spmd
 from torch_spmd._compat import core, missing
-from torch_spmd.mesh import _KEY
+from torch_spmd.sharding.global_mesh import _KEY
 
 
 def message(error, call):
@@ -144,7 +144,7 @@ def test_the_global_mesh():
 
 
 def test_no_global_mesh_leaves_nothing_in_the_threads_state():
-    """Each node of a backward pass copies what is there (torch_spmd/mesh.py)."""
+    """Each node of a backward pass copies what is there (torch_spmd/sharding/mesh.py)."""
     seen = []
 
     def keys():

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options: those that change while a process runs (torch_spmd/_options.py), bad variables."""
+"""Options: those that change while a process runs (torch_spmd/device/options.py), bad variables."""
 
 import pytest
 import torch
 from processes import run_python
 
 import torch_spmd as spmd
-from torch_spmd import _C, _options
+from torch_spmd import _C
+from torch_spmd.device import options
 
 
 def compiles(work):
@@ -36,7 +37,7 @@ def product():
 def test_a_program_is_found_only_with_the_options_that_made_it(change):
     product()
     assert compiles(product) == 0
-    with _options.options(**change):
+    with options.options(**change):
         assert compiles(product) == 1
         assert compiles(product) == 0
     assert compiles(product) == 0
@@ -45,7 +46,7 @@ def test_a_program_is_found_only_with_the_options_that_made_it(change):
 @pytest.mark.parametrize("change", [{"check_passes": False}, {"replay": False}], ids=str)
 def test_what_does_not_change_programs_does_not_compile_them_anew(change):
     product()
-    with _options.options(**change):
+    with options.options(**change):
         assert compiles(product) == 0
 
 
@@ -56,14 +57,14 @@ def test_calls_are_replayed_only_where_the_option_says_so():
             product()
         return _C.statistics()["replayed"] - before
 
-    with _options.options(replay=False):
+    with options.options(replay=False):
         assert replayed() == 0
     assert replayed() > 0
 
 
 def test_options_are_as_before_whatever_happens_within():
     before = _C.options().coalesce, _C.options().turns
-    with pytest.raises(ZeroDivisionError), _options.options(coalesce=not before[0], turns=None):
+    with pytest.raises(ZeroDivisionError), options.options(coalesce=not before[0], turns=None):
         spmd.set_coalescing(before[0])
         raise ZeroDivisionError
     assert (_C.options().coalesce, _C.options().turns) == before
@@ -75,7 +76,7 @@ def test_an_unknown_option_is_told_which_there_are():
         "one_place, price_moves, replay, turns, verify"
     )
     with pytest.raises(ValueError, match=words):
-        _options.set_options(colaesce=True)
+        options.set_options(colaesce=True)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from processes import run_python, run_script
 from torch import nn
 
 import torch_spmd as spmd
-from torch_spmd import _C, _plan_report
+from torch_spmd import _C
+from torch_spmd.planning import report
 
 BATCH = torch.empty(64, 512, device="meta")
 RULES = {"0.weight": ("model", None), "0.bias": ("model",), "2.weight": (None, "model")}
@@ -181,7 +182,7 @@ def test_pictures_have_the_figures():
     figure = table.plot()
     roof, memory = figure.axes
     assert len(roof.collections[0].get_offsets()) == len(products)
-    assert len(memory.collections) == len(_plan_report.PURPOSES)
+    assert len(memory.collections) == len(report.PURPOSES)
 
 
 def test_tables():
@@ -250,13 +251,13 @@ def test_the_command(tmp_path):
         "def loss(model, x): return model(x).sum()\n"
         "def build(): return torch.nn.Linear(512, 256)\n"
     )
-    command = ["-m", "torch_spmd.plan", "tiny:build", "--on", "v5e-8", "v5p-16", "--mesh"]
+    command = ["-m", "torch_spmd.planning", "tiny:build", "--on", "v5e-8", "v5p-16", "--mesh"]
     done = run_python(*command, "data=2,model=4", cwd=tmp_path, COLUMNS="250")
     assert done.returncode == 0, done.stderr
     assert "v5p-16" in done.stdout and "data=2 model=4" in done.stdout and not done.stderr
     wrong = run_python(*command, "data", cwd=tmp_path)
     assert wrong.returncode == 2 and "'data' is not a mesh" in wrong.stderr
-    wrong = run_python("-m", "torch_spmd.plan", "tiny:make", "--on", "v5e-8", cwd=tmp_path)
+    wrong = run_python("-m", "torch_spmd.planning", "tiny:make", "--on", "v5e-8", cwd=tmp_path)
     assert wrong.returncode == 2 and "tiny:make: module 'tiny' has no attribute" in wrong.stderr
 
 
@@ -280,9 +281,9 @@ def test_large_models_take_little(tmp_path):
 
 
 def test_importing_the_command_leaves_the_function():
-    import torch_spmd.plan
+    import torch_spmd.planning.__main__  # noqa: F401
 
-    assert torch_spmd.plan is spmd.plan and callable(spmd.plan)
+    assert spmd.plan is spmd.planning.plan and callable(spmd.plan)
 
 
 def test_one_step_is_recorded_for_specs_and_for_the_plan():

@@ -176,13 +176,13 @@ def test_plots_show_what_the_tables_have(model, tmp_path):
 
 
 def test_many_instructions_are_drawn_by_their_largest():
-    from torch_spmd import _plots
+    from torch_spmd.debug import plots
 
     totals = [0] * 5000
     totals[3210] = 7
-    shown = _plots._thinned(totals)
-    assert 3210 in shown and len(shown) <= _plots._MOST_STEPS
-    assert _plots._thinned([3, 1]) == [0, 1] and _plots._thinned([]) == []
+    shown = plots._thinned(totals)
+    assert 3210 in shown and len(shown) <= plots._MOST_STEPS
+    assert plots._thinned([3, 1]) == [0, 1] and plots._thinned([]) == []
 
 
 def test_names_are_escaped(tmp_path):

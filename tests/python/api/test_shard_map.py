@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_spmd as spmd
-from torch_spmd import _C, P, manual
+from torch_spmd import _C, P
+from torch_spmd.regions import manual
 
 MESHES = [((2,), ("x",)), ((4,), ("x",)), ((2, 2), ("x", "y")), ((2, 3), ("x", "y"))]
 

@@ -8,7 +8,7 @@ import pytest
 
 import torch_spmd as spmd
 from torch_spmd import UNCONSTRAINED, P
-from torch_spmd.spec import is_spec
+from torch_spmd.sharding.spec import is_spec
 
 
 def test_entries():

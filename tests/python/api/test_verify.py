@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from model_zoo import MODELS
 
 import torch_spmd as spmd
-from torch_spmd import _options
+from torch_spmd.device import options
 
 
 @pytest.fixture(autouse=True)
 def verified():
-    with _options.options(verify=True):
+    with options.options(verify=True):
         yield
         spmd.sync()
 

@@ -189,7 +189,7 @@ LIGHTNING = """
     import torch
     from torch import nn
     import torch_spmd as spmd
-    from torch_spmd.lightning import Accelerator, Strategy
+    from torch_spmd.integrations.lightning import Accelerator, Strategy
 
     class Model(pl.LightningModule):
         def __init__(self):
@@ -290,7 +290,7 @@ def test_fabric_trains():
     from lightning import Fabric
     from torch import nn
     import torch_spmd as spmd
-    from torch_spmd.lightning import FabricStrategy
+    from torch_spmd.integrations.lightning import FabricStrategy
 
     mesh = spmd.make_mesh((8,), ("data",))
     path = tempfile.mkdtemp() + "/one.ckpt"

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 import torch_spmd as spmd
-from torch_spmd.lightning import Strategy
+from torch_spmd.integrations.lightning import Strategy
 
 folder = sys.argv[1]
 mesh = spmd.make_mesh((2, 4), ("data", "model"))

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from training_state import Run
 
 import torch_spmd as spmd
-from torch_spmd._state import export, files
+from torch_spmd.state import export, files
 
 spmd.integrations.dcp()
 

@@ -60,7 +60,7 @@ TRAINING = """
 import os, signal, sys, time
 import torch
 import torch_spmd as spmd
-from torch_spmd._state import files
+from torch_spmd.state import checkpoints, files
 
 rank = int(os.environ["RANK"])
 folder = sys.argv[1]
@@ -77,7 +77,7 @@ def again():
     files.write_all = wrong
     try:
         saving = spmd.save(folder, state(2), wait={wait})
-        spmd.checkpoints.forget(saving)  # what went wrong is raised here, not by the next call
+        checkpoints.forget(saving)  # what went wrong is raised here, not by the next call
         saving.written.result()
     except (OSError, RuntimeError) as error:
         print(type(error).__name__, error, flush=True)
@@ -148,7 +148,7 @@ LONE = {
         r"process 0 saves the states of random numbers, and process 1 saves a checkpoint to",
     ),
     "what one has no room to load": (
-        "from torch_spmd._state import targets\n"
+        "from torch_spmd.state import targets\n"
         "spmd.save(folder, state(4))\n"
         "if rank: targets.Plan.prepare = lambda _: [0] * (1 << 60)\n"
         "spmd.load(folder, state(4))",

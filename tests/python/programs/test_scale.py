@@ -12,7 +12,7 @@ from processes import run_script
 
 import torch_spmd as spmd
 from torch_spmd import _C
-from torch_spmd.tensors import mark_of
+from torch_spmd.sharding.marks import mark_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

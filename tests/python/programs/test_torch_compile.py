@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch_spmd as spmd
-from torch_spmd import _compilers
+from torch_spmd.device import compilers
 
 MESH = (2, 2)
 
@@ -251,7 +251,7 @@ def test_what_is_captured_for_inductor_communicates_as_it_is_marked():
 
 
 def test_it_is_noted_once(monkeypatch):
-    monkeypatch.setattr(_compilers, "_has_noted", False)
+    monkeypatch.setattr(compilers, "_has_noted", False)
     x = torch.ones(3, device="spmd")
     with pytest.warns(UserWarning) as notes:
         assert torch.compile(lambda t: t + 1)(x).tolist() == [2, 2, 2]

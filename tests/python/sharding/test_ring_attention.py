@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torch_spmd as spmd
-from torch_spmd.nn import ring, unzigzag, zigzag
+from torch_spmd.nn import ring_steps, unzigzag, zigzag
 
 pytestmark = pytest.mark.modes("coalesced", "verified")
 
@@ -31,10 +31,10 @@ def full_attention(q, k, v, *, is_causal=False, segment_ids=None, scale=None, ke
 
 def kept_in_dropout(p, seed, q, k):
     """The factors for the whole sequence, from the same numbers."""
-    how = ring._How(None, "", 1, False, 1.0, False, (q.shape[2], k.shape[2]), p, None)
-    queries = ring._Queries(q.unflatten(1, (k.shape[1], -1)), None, torch.arange(q.shape[2]))
-    keys = ring._Keys(k, None, torch.arange(k.shape[2]), k.shape[3])
-    return ring._kept(how, seed, queries, keys).flatten(1, 2)
+    how = ring_steps.How(None, "", 1, False, 1.0, False, (q.shape[2], k.shape[2]), p, None)
+    queries = ring_steps._Queries(q.unflatten(1, (k.shape[1], -1)), None, torch.arange(q.shape[2]))
+    keys = ring_steps._Keys(k, None, torch.arange(k.shape[2]), k.shape[3])
+    return ring_steps._kept(how, seed, queries, keys).flatten(1, 2)
 
 
 def segments(batch, length):

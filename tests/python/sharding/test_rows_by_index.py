@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 import torch_spmd as spmd
-from torch_spmd import _options
+from torch_spmd.device import options
 
 N, D, H = 32, 64, 96
 
@@ -108,7 +108,7 @@ def test_a_loop_of_experts(case, devices, verify):
     given = drawn()
     want = gradients(case, *given)
     mesh = spmd.make_mesh((devices,), ("data",))
-    with _options.options(verify=verify):
+    with options.options(verify=verify):
         got = gradients(case, *placed(mesh, *given))
         spmd.sync()
     for ours, theirs in zip(got, want):

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
 import torch_spmd as spmd
 from torch_spmd import P
-from torch_spmd._state import dcp_parts
+from torch_spmd.state import dcp_parts
 
 spmd.integrations.dcp()
 
@@ -77,7 +77,7 @@ def test_what_is_loaded_stays_where_it_is():
     run_script("""
         import tempfile, torch, torch_spmd as spmd
         import torch.distributed.checkpoint as dcp
-        from torch_spmd._state import parts
+        from torch_spmd.state import parts
 
         spmd.integrations.dcp()
         parts._LARGE = 8

@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import torch_spmd as spmd
-from torch_spmd._state import export, files, manifest, parts, safetensors_file
+from torch_spmd.state import export, files, manifest, parts, safetensors_file
 
 spmd.integrations.dcp()
 

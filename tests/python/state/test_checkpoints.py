@@ -15,7 +15,7 @@ from training_state import Run
 
 import torch_spmd as spmd
 from torch_spmd import P
-from torch_spmd._state import parts, reading, safetensors_file
+from torch_spmd.state import parts, reading, safetensors_file
 
 MESHES = {"one": ((1,), ("x",)), "two": ((2,), ("x",)), "four": ((4,), ("x",)),
           "grid": ((2, 3), ("data", "model"))}  # fmt: skip

@@ -197,7 +197,7 @@ def test_files_of_safetensors(tmp_path, mesh):
 
 
 def test_the_hubs_form(tmp_path, mesh, monkeypatch):
-    from torch_spmd._state import export
+    from torch_spmd.state import export
 
     monkeypatch.setattr(export, "_LARGEST_FILE", 250)
     model = model_of(mesh)
@@ -296,13 +296,13 @@ def test_models_whose_files_have_other_names(tmp_path):
 
 def test_tensors_side_by_side(tmp_path):
     """What is stacked, joined and split is bytes of the files."""
-    from torch_spmd._state import boxes, conversions, reading
+    from torch_spmd.state import boxes, conversions, reading, sources
 
     torch.manual_seed(0)
     host = {name: torch.randn(3, 4) for name in "abc"} | {"d": torch.randn(2, 4).half()}
     host |= {"e": torch.randn(3, 2), "f": torch.tensor(1.0)}
     save_file(host, tmp_path / "model.safetensors")
-    source = reading.open_source(str(tmp_path))
+    source = sources.open_source(str(tmp_path))
     assert isinstance(source, reading.Ranges)
     a, b, c, d, e, f = (source.tensors[name] for name in "abcdef")
 
@@ -340,7 +340,7 @@ def test_conversions_that_need_more_are_left_as_they_are(tmp_path):
     class Chunk:
         dim = 1
 
-    from torch_spmd._state import conversions, manifest
+    from torch_spmd.state import conversions, manifest
 
     saved = {"a": [manifest.SavedTensor("float32", (2, 2), ())]}
     for step in (Transpose(), Chunk()):

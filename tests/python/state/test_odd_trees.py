@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import torch_spmd as spmd
-from torch_spmd._state import files, parts
+from torch_spmd.state import files, parts
 
 spmd.integrations.dcp()
 

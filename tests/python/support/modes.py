@@ -34,7 +34,7 @@ def as_variables(options: Mapping[str, bool | None]) -> dict[str, str]:
 @contextlib.contextmanager
 def in_mode(name: str) -> Iterator[None]:
     """Within it, programs of this process and of those that it starts run in a mode."""
-    from torch_spmd import _options
+    from torch_spmd.device import options as _options
 
     before = dict(os.environ)
     os.environ.update(as_variables(MODES[name]))

@@ -55,7 +55,7 @@ def surface() -> dict[str, Callable[..., Any]]:
             if isinstance(thing, type):
                 found |= _of_class(where, thing)
             elif callable(thing):
-                shards = thing.__module__ == "torch_spmd.collectives"
+                shards = thing.__module__ == "torch_spmd.regions.collectives"
                 found[where] = _in_a_region(thing) if shards else thing
     for name in ("mark_sharding", "reshard"):
         found[f"torch.ops.spmd.{name}"] = getattr(torch.ops.spmd, name)

@@ -6,7 +6,8 @@ import random
 import torch
 
 import torch_spmd as spmd
-from torch_spmd import _C, _options
+from torch_spmd import _C
+from torch_spmd.device import options as _options
 
 
 class RowProgram:

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from torch_spmd import _options
+from torch_spmd.device import options
 
 
 def compare(root, *arguments):
@@ -20,7 +20,7 @@ def compare(root, *arguments):
 
 def dump(folder, *steps):
     folder.mkdir()
-    with _options.options(dump=str(folder / "test.txt")):
+    with options.options(dump=str(folder / "test.txt")):
         for step in steps:
             step(torch.ones(3, 5, device="spmd")).cpu()
     return folder
@@ -51,7 +51,7 @@ def test_what_differs_is_shown(tmp_path, root):
 
 def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
     x = torch.ones(7, device="spmd")
-    with _options.options(dump=str(tmp_path / "missing/file.txt")):
+    with options.options(dump=str(tmp_path / "missing/file.txt")):
         y = x.lgamma()
         try:
             y.cpu()

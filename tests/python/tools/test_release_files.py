@@ -33,7 +33,7 @@ def release(folder, version):
 def test_a_release_sets_the_version_everywhere_and_tags_it(root, tmp_path):
     """A copy of the files that name the version is released twice."""
     folder = tmp_path / "copy"
-    for name in ("pyproject.toml", "CITATION.cff", "torch_spmd/__init__.py"):
+    for name in ("pyproject.toml", "CITATION.cff", "torch_spmd/_versions.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, folder / name)
     (folder / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n- Faster.\n")

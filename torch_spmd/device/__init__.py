@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device `spmd` as PyTorch sees it, its backend and its settings."""
