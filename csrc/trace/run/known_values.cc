@@ -204,7 +204,7 @@ absl::StatusOr<at::Tensor> ReadPlanned(SessionState& state, Value& value, const 
       ", which ",
       computed.ok() ? "depends on data, and a planning backend has shapes only"
                     : std::string(computed.message()),
-      ". Say what it is: with spmd.answers({'", line.empty() ? OpOf(described) : line, "': ",
+      ". Say what it is: with spmd.planning.assume({'", line.empty() ? OpOf(described) : line, "': ",
       is_bool ? "True" : "1", "}): … ; or drop ':plan' from the backend's name to compute it"));
 }
 
