@@ -90,4 +90,4 @@ def manual_seed(seed: int) -> None:
         >>> torch.equal(a, torch.randn(4, device="spmd"))
         True
     """
-    torch.spmd.config.manual_seed(_arguments.seed("manual_seed", seed))  # type: ignore[attr-defined]
+    torch.spmd.manual_seed(_arguments.seed("manual_seed", seed))  # type: ignore[attr-defined]

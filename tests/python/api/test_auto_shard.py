@@ -391,7 +391,7 @@ def test_a_model_that_asks_for_a_value_is_refused():
         ({"loss": None}, ValueError, r"auto_shard: loss: the model returns \(32, 64\), which is"),
         ({"optimizer": "adamax"}, ValueError, "optimizer 'adamax' is not known; known are adamw"),
         ({"autocast": "f8"}, ValueError, "autocast 'f8' is not known"),
-        ({"specs": {"0.weight": ("data",)}}, ValueError, "parameter '0.weight': spec .* has 1"),
+        ({"specs": {"0.weight": (None,) * 3}}, ValueError, "parameter '0.weight': spec .* has 3"),
         (
             {"batch": torch.eye(4).to_sparse()},
             ValueError,

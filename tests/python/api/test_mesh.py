@@ -129,7 +129,7 @@ def test_a_mesh_larger_than_the_device_count(monkeypatch):
 
 
 def test_meshes_of_any_size_without_a_device_count():
-    assert spmd.make_mesh((256,), ("x",)).size() == 256
+    assert spmd.make_mesh((256,), ("x",)).size == 256
 
 
 def test_the_global_mesh():
@@ -138,7 +138,7 @@ def test_the_global_mesh():
     with spmd.use_mesh(mesh):
         assert spmd.get_global_mesh() is mesh
         with spmd.use_mesh(spmd.make_mesh((4,), ("x",))):
-            assert spmd.get_global_mesh().size() == 4
+            assert spmd.get_global_mesh().size == 4
         assert spmd.get_global_mesh() is mesh
     assert spmd.get_global_mesh() is None
 
@@ -153,7 +153,7 @@ def test_no_global_mesh_leaves_nothing_in_the_threads_state():
     with spmd.use_mesh(spmd.make_mesh((2,), ("x",))):
         keys()
         x = torch.ones(2, requires_grad=True)
-        x.register_hook(lambda g: seen.append(spmd.get_global_mesh().size()))
+        x.register_hook(lambda g: seen.append(spmd.get_global_mesh().size))
         (x * x).sum().backward()
     keys()
     assert seen == [True, 2, "torch._C._remove_obj_from_tls" in missing]

@@ -72,8 +72,8 @@ def test_options_are_as_before_whatever_happens_within():
 
 def test_an_unknown_option_is_told_which_there_are():
     words = (
-        "there is no option 'colaesce'; there are check_passes, coalesce, deduplicate, dump, "
-        "one_place, price_moves, replay, turns, verify"
+        "there is no setting 'colaesce'; there are check_passes, coalesce, deduplicate, dump, "
+        "memory_limit, one_place, price_moves, replay, turns, verify"
     )
     with pytest.raises(ValueError, match=words):
         options.update(colaesce=True)
