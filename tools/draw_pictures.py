@@ -24,17 +24,17 @@ import torch_spmd as spmd  # noqa: E402
 def step() -> torch.Tensor:
     """The first step of docs/index.md; returns the sharded weight."""
     mesh = spmd.make_mesh((2, 4), ("data", "model"))
-    layers = [nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 10)]
-    model = nn.Sequential(*layers).to("spmd")
-    spmd.mark_sharding(model[0].weight, mesh, ("model", None))
-    spmd.mark_sharding(model[2].weight, mesh, (None, "model"))
+    up, down = nn.Linear(64, 256), nn.Linear(256, 10)
+    model = nn.Sequential(up, nn.GELU(), down).to("spmd")
+    spmd.mark_sharding(up.weight, mesh, ("model", None))
+    spmd.mark_sharding(down.weight, mesh, (None, "model"))
     optimizer = torch.optim.AdamW(model.parameters())
     x = spmd.mark_sharding(torch.randn(32, 64).to("spmd"), mesh, ("data",))
     y = spmd.mark_sharding(torch.randint(10, (32,)).to("spmd"), mesh, ("data",))
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
     spmd.sync(wait=True)
-    return model[0].weight
+    return up.weight
 
 
 def main() -> int:

@@ -25,7 +25,8 @@ PICTURES = ROOT / "build" / "pictures"
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?<!\[)`spmd\.([\w.]+)(\([^`]*\))?`(?!\])")
 _MARK = re.compile(r"<!-- (names|picture|messages)(?:: (\w+))? -->")
-_ERRORS = re.compile(r"absl::\w+Error\(\s*(?:absl::StrCat\()?\s*((?:\"(?:[^\"\\]|\\.)*\"\s*)+)")
+_ERROR = re.compile(r"absl::\w+Error\(")
+_TOKEN = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|([()])|([^\s,\"()]+)")
 
 
 def module_file(subject: str) -> Path:
@@ -43,7 +44,9 @@ def names_of(subject: str) -> tuple[str, ...]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             names: list[str] = ast.literal_eval(node.value)
-            return tuple(name for name in names if not module_file(name).exists())
+            if subject == "spmd":
+                names = [name for name in names if not module_file(name).exists()]
+            return tuple(names)
     raise ValueError(f"{module_file(subject)} has no __all__")
 
 
@@ -81,9 +84,23 @@ def messages() -> Iterator[tuple[str, str]]:
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
                 yield _first_words(node.exc.args[0]), str(path.relative_to(ROOT).parent)
     for path in sorted((ROOT / "csrc").rglob("*.cc")):
-        for literal in _ERRORS.findall(path.read_text()):
-            parts = re.findall(r"\"((?:[^\"\\]|\\.)*)\"", literal)
-            yield "".join(parts).replace("\\", ""), "/".join(path.relative_to(ROOT).parts[:2])
+        text = path.read_text()
+        for error in _ERROR.finditer(text):
+            yield _joined(text[error.end() :]), "/".join(path.relative_to(ROOT).parts[:2])
+
+
+def _joined(arguments: str) -> str:
+    """The literals of a call of C++ up to its closing parenthesis, with … for what is between."""
+    depth, words = 1, ""
+    for literal, parenthesis, _ in _TOKEN.findall(arguments):
+        depth += {"(": 1, ")": -1}.get(parenthesis, 0)
+        if depth == 0 or len(words) > 150:
+            break
+        if literal:
+            words += literal.replace("\\", "")
+        elif words and not words.endswith("…"):
+            words += "…"
+    return words.rstrip("…")
 
 
 def _first_words(text: ast.expr) -> str:
@@ -99,7 +116,7 @@ def _first_words(text: ast.expr) -> str:
 
 def message_table() -> str:
     """The errors by their first words, at most 100 characters of each."""
-    rows = {}
+    rows: dict[str, str] = {}
     for text, where in messages():
         words = " ".join(text.split())
         if len(re.findall(r"[A-Za-z]{2,}", words)) >= 3:

@@ -83,6 +83,18 @@ def test_the_code_of_a_page_runs(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_blocks_of_code_are_at_most_80_columns():
+    """What a program prints (`text`) may be longer; the site wraps it."""
+    wide = [
+        f"{path.name}: {line}"
+        for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+        for kind, block in BLOCK.findall(path.read_text())
+        for line in block.split("\n")
+        if kind != "text" and len(line) > 80
+    ]
+    assert wide == []
+
+
 def test_the_commands_of_the_documents_exist():
     """Files, modules and options that the blocks of shells name."""
     asked = set()
