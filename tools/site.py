@@ -24,7 +24,7 @@ PACKAGE = ROOT / "torch_spmd"
 PICTURES = ROOT / "build" / "pictures"
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?<!\[)`spmd\.([\w.]+)(\([^`]*\))?`(?!\])")
-_MARK = re.compile(r"<!-- (names|picture|messages)(?:: (\w+))? -->")
+_MARK = re.compile(r"<!-- (names|picture|messages)(?:: ([\w.]+))? -->")
 _ERROR = re.compile(r"absl::\w+Error\(")
 _TOKEN = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|([()])|([^\s,\"()]+)")
 
@@ -33,7 +33,7 @@ def module_file(subject: str) -> Path:
     """The file of `spmd.<subject>`, or of `spmd` for "spmd"."""
     if subject == "spmd":
         return PACKAGE / "__init__.py"
-    path = PACKAGE / f"{subject}.py"
+    path = PACKAGE / f"{subject.replace('.', '/')}.py"
     return path if path.exists() else PACKAGE / subject / "__init__.py"
 
 

@@ -116,7 +116,7 @@ def test_what_is_not_known_is_named(mesh):
 def test_errors(mesh):
     model = Planned(tp=TENSOR).to("spmd")
     for arguments, message in (
-        ({"tp": "modle"}, "hf.plan: tp: .*modle"),
+        ({"tp": "modle"}, "hf.shard_model: tp: .*modle"),
         ({"ep": "model"}, "Planned has no plan for expert parallelism; write the rules yourself"),
     ):
         with pytest.raises(ValueError, match=message):
