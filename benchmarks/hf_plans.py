@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks.hf_plans`: every configuration of `transformers` that has a plan for tensor
-or expert parallelism, in tiny size, sharded by `spmd.hf.plan` on 2 x 4 virtual devices, beside
-plain PyTorch.
+or expert parallelism, in tiny size, sharded by `spmd.hf.shard_model` on 2 x 4 virtual devices,
+beside plain PyTorch.
 
 A row says whether the loss and the gradients are those of the unsharded model, how many parameters
 are sharded over the model axis, which styles are not known, or why the model could not be built at
@@ -64,7 +64,7 @@ def compare(name: str, kind: Any, mesh: spmd.Mesh) -> Row:
         ours = ours.to("spmd")
         has = {"tp": "model" if getattr(ours, "_tp_plan", None) else None}
         has["ep"] = "model" if getattr(ours, "_ep_plan", None) else None
-        report = spmd.hf.plan(ours, mesh, **has)
+        report = spmd.hf.shard_model(ours, mesh, **has)
         moved = {
             name: value.to("spmd") if isinstance(value, torch.Tensor) else value
             for name, value in inputs.items()

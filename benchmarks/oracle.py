@@ -164,7 +164,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.programs is not None:
         args.programs.mkdir(parents=True, exist_ok=True)
-    spmd.set_default_backend("mock_tpu:v4-16:plan")
+    spmd.config.set_backend("mock_tpu:v4-16:plan")
     print(
         f"{'':10} {'marks':6} {'MB':>7} {'(XLA)':>8} {'libtpu':>6} {'floor':>6} {'GFLOP':>6} "
         f"{'work':>6} {'(XLA)':>7} {'imbal':>5} {'peak':>6} {'(XLA)':>7} {'instr':>6} "

@@ -104,8 +104,8 @@ class Placement:
         if args.device == "spmd":
             import torch_spmd as spmd
 
-            spmd.set_default_backend(args.backend)
-            show_in_process_0(spmd.process_index())
+            spmd.config.set_backend(args.backend)
+            show_in_process_0(spmd.processes.process_index())
             if not args.unsharded:
                 self.mesh = spmd.make_mesh(tuple(args.mesh.values()), tuple(args.mesh))
                 self.plan = strategy(args.strategy, self.mesh.axis_names)

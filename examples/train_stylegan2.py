@@ -81,7 +81,7 @@ class Data:
         if self.mesh is not None:
             import torch_spmd as spmd
 
-            rows = self.mesh.axis_names[0] if maps.shape[2] >= 2 * self.mesh.size() else None
+            rows = self.mesh.axis_names[0] if maps.shape[2] >= 2 * self.mesh.size else None
             spmd.mark_sharding(maps, self.mesh, (None, None, rows, None))
         return maps
 
@@ -182,7 +182,7 @@ def main() -> None:
     if args.device == "spmd":
         import torch_spmd as spmd
 
-        spmd.set_default_backend(args.backend)
+        spmd.config.set_backend(args.backend)
     trainer = Trainer(config, Data(args, config), args)
     count = parameter_count(trainer.model) + parameter_count(trainer.judge)
     print(f"StyleGAN2 at {args.size}² with {count / 1e6:.1f} M parameters on {args.device}")

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = "torch_spmd"
-BASE = {"_C", "_arguments", "_compat", "_loading", "_replace", "_versions"}
+BASE = {"_C", "_arguments", "_compat", "_loading", "_renamed", "_replace", "_versions"}
 # The public modules of one file are named among the packages.
 ORDER = (
     "device",
@@ -30,10 +30,14 @@ ORDER = (
     "state",
     "data",
     "planning",
+    "checkpoint",
+    "config",
     "dtensor",
     "hf",
+    "lax",
     "testing",
     "integrations",
+    "lightning",
     PACKAGE,
     "info",
     "torch_xla",

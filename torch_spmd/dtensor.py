@@ -32,9 +32,17 @@ from torch_spmd.sharding.spec import PartitionSpec, blocks
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Placement
-from torch_spmd.sharding.device_meshes import (
-    from_device_mesh,
-)
+from torch_spmd.regions.local import local_map
+from torch_spmd.sharding.device_meshes import from_device_mesh
+
+__all__ = [
+    "distribute_tensor",
+    "from_device_mesh",
+    "from_dtensor",
+    "local_map",
+    "to_device_mesh",
+    "to_dtensor",
+]
 
 DEVICE = "spmd"
 
@@ -51,7 +59,7 @@ def to_device_mesh(mesh: Mesh, device_type: str = DEVICE) -> DeviceMesh:
 
     Example:
         >>> import torch, torch_spmd as spmd
-        >>> mesh = spmd.to_device_mesh(spmd.make_mesh((2, 4), ("data", "model")))
+        >>> mesh = spmd.dtensor.to_device_mesh(spmd.make_mesh((2, 4), ("data", "model")))
         >>> mesh.mesh_dim_names, tuple(mesh.mesh.shape)
         (('data', 'model'), (2, 4))
     """
@@ -90,7 +98,7 @@ def distribute_tensor(
         >>> import torch, torch_spmd as spmd
         >>> from torch.distributed.tensor import Replicate, Shard
         >>> mesh = spmd.make_mesh((2, 4), ("data", "model"))
-        >>> w = spmd.distribute_tensor(torch.ones(16, 8), mesh, [Replicate(), Shard(0)])
+        >>> w = spmd.dtensor.distribute_tensor(torch.ones(16, 8), mesh, [Replicate(), Shard(0)])
         >>> spmd.sharding_of(w).spec
         P('model', None)
     """
@@ -98,7 +106,7 @@ def distribute_tensor(
 
     caller = "distribute_tensor"
     if isinstance(t, DTensor):
-        raise TypeError("distribute_tensor: t is a DTensor; write spmd.from_dtensor(t)")
+        raise TypeError("distribute_tensor: t is a DTensor; write spmd.dtensor.from_dtensor(t)")
     if not isinstance(t, Tensor):
         raise TypeError(f"{caller}: t must be a tensor; got {_arguments.shown(t)}")
     _arguments.check_dense(caller, t)
@@ -138,7 +146,7 @@ def to_dtensor(t: Tensor, device_mesh: DeviceMesh | None = None) -> DTensor:
     Example:
         >>> import torch, torch_spmd as spmd
         >>> t = torch.ones(16, 8, device="spmd", requires_grad=True)
-        >>> d = spmd.to_dtensor(t)    # doctest: +SKIP
+        >>> d = spmd.dtensor.to_dtensor(t)    # doctest: +SKIP
         >>> d.placements              # doctest: +SKIP
         (Shard(dim=0), Replicate())
     """
@@ -188,7 +196,7 @@ def from_dtensor(d: DTensor, mesh: Mesh | None = None) -> Tensor:
 
     Example:
         >>> import torch, torch_spmd as spmd
-        >>> t = spmd.from_dtensor(d)    # doctest: +SKIP
+        >>> t = spmd.dtensor.from_dtensor(d)    # doctest: +SKIP
         >>> spmd.sharding_of(t).spec    # doctest: +SKIP
         P('data', None)
     """
@@ -270,7 +278,7 @@ def _local(
     t: Tensor, mesh: Mesh, spec: PartitionSpec, device_mesh: Any, placements: Any, rank: int
 ) -> Tensor:
     """What the rank holds. Where parts are uneven, PyTorch cuts as DTensor would."""
-    ways = [math.prod(mesh.shape()[axis] for axis in _axes(mesh, entry)) for entry in spec]
+    ways = [math.prod(mesh.shape[axis] for axis in _axes(mesh, entry)) for entry in spec]
     parts = [n * _blocks(entry) for n, entry in zip(ways, spec)]
     if all(size % n == 0 for size, n in zip(t.shape, parts)):
         held = [s.data for s in local_shards(t) if s.device == rank]

@@ -5,37 +5,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from torch_spmd import _arguments
+from torch_spmd import _arguments, _renamed
 from torch_spmd.nn.fully_sharded import fsdp as shard_fully
 from torch_spmd.sharding.global_mesh import mesh_or_global
 from torch_spmd.sharding.mesh import Mesh, checked_axis
 from torch_spmd.sharding.modules import ShardReport, shard_module_again
 from torch_spmd.sharding.spec import PartitionSpec, blocks
 
-__all__ = ["PlanReport", "plan"]
+__all__ = ["shard_model"]
 
 
-@dataclass
-class PlanReport(ShardReport):
-    """What `plan` did. `unsupported` has the styles that it does not know, by the name for which
-    the plan gives them; those parameters are left to the compiler."""
-
-    unsupported: dict[str, str] = field(default_factory=dict)
-
-    def _whole(self) -> str:
-        lines = [super()._whole()]
-        lines += [
-            f"{name}: style {style!r} is not known" for name, style in self.unsupported.items()
-        ]
-        return "\n".join(lines)
-
-
-def plan(
+def shard_model(
     model: nn.Module,
     mesh: Mesh | None = None,
     tp: str | None = "model",
@@ -43,7 +27,7 @@ def plan(
     ep: str | None = None,
     *,
     materialize: bool = False,
-) -> PlanReport:
+) -> ShardReport:
     """Shards a model of `transformers` by its own plans for tensor and expert parallelism, and over
     a second axis fully.
 
@@ -74,26 +58,28 @@ def plan(
         ...     vocab_size=256,
         ... )
         >>> mesh = spmd.make_mesh((2, 4), ("data", "model"))
-        >>> report = spmd.hf.plan(LlamaForCausalLM(config).to("spmd"), mesh)
+        >>> report = spmd.hf.shard_model(LlamaForCausalLM(config).to("spmd"), mesh)
         >>> report.sharded["model.layers.0.self_attn.q_proj.weight"]
         P('model', 'data')
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"hf.plan: model must be an nn.Module; got {_arguments.shown(model)}")
-    mesh = mesh_or_global("hf.plan", mesh)
+        raise TypeError(
+            f"hf.shard_model: model must be an nn.Module; got {_arguments.shown(model)}"
+        )
+    mesh = mesh_or_global("hf.shard_model", mesh)
     for what, axis in (("tp", tp), ("fsdp", fsdp), ("ep", ep)):
         if axis is not None:
-            checked_axis("hf.plan", what, mesh, axis)
+            checked_axis("hf.shard_model", what, mesh, axis)
     styles = _styles(model, tp, ep)
     rules, unsupported = _rules(model, styles)
-    report = shard_module_again("hf.plan", model, mesh, rules, materialize)
-    result = PlanReport(**vars(report), unsupported=unsupported)
+    report = shard_module_again("hf.shard_model", model, mesh, rules, materialize)
+    report.unsupported = unsupported
     if fsdp is not None:
-        _add_fully_sharded(result, shard_fully(model, mesh, fsdp))
-    return result
+        _add_fully_sharded(report, shard_fully(model, mesh, fsdp))
+    return report
 
 
-def _add_fully_sharded(report: PlanReport, fully: ShardReport) -> None:
+def _add_fully_sharded(report: ShardReport, fully: ShardReport) -> None:
     report.sharded |= fully.sharded
     report.sharded |= {
         n: spec for n, spec in fully.kept.items() if any(d is not None for d in spec)
@@ -110,8 +96,8 @@ def _styles(model: nn.Module, tp: str | None, ep: str | None) -> list[tuple[str,
         given = getattr(model, name, None)
         if not isinstance(given, Mapping) or not given:
             raise ValueError(
-                f"hf.plan: {type(model).__name__} has no plan for {what} parallelism; write the "
-                "rules yourself: spmd.shard_module(model, mesh, {…})"
+                f"hf.shard_model: {type(model).__name__} has no plan for {what} parallelism; write "
+                "the rules yourself: spmd.shard_module(model, mesh, {…})"
             )
         found += [(str(pattern), str(style), axis) for pattern, style in given.items()]
     return found
@@ -181,3 +167,7 @@ def _spec(style: str, axis: str, shape: tuple[int, ...]) -> PartitionSpec | None
     entries: list[Any] = [None] * len(shape)
     entries[dim] = blocks(2, axis) if packed else axis
     return PartitionSpec(*entries)
+
+
+def __getattr__(name: str) -> Any:
+    return _renamed.plan_of_hf(name)

@@ -47,8 +47,8 @@ def _parts() -> Iterator[tuple[str, list[str]]]:
     capability = torch.backends.cpu.get_cpu_capability()
     threads = torch.get_num_threads()
     yield "CPU", [f"{capability}, {os.cpu_count()} cores, {threads} threads of PyTorch"]
-    yield "backend", [f"{_C.backend_name()}, {spmd.device_count()} devices"]
-    yield "processes", [f"{spmd.process_index()} of {spmd.process_count()}"]
+    yield "backend", [f"{_C.backend_name()}, {spmd.config.device_count()} devices"]
+    yield "processes", [f"{spmd.processes.process_index()} of {spmd.processes.process_count()}"]
     yield "variables", sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("SPMD_"))
     options = _C.options()
     yield "options", [", ".join(f"{name}={getattr(options, name)}" for name in _options.NAMES)]

@@ -29,6 +29,8 @@ Box = list[tuple[int, int]]
 # By factor that is sharded: the number of shards, and of indices in each but the last.
 Cutting = Mapping[int, tuple[int, int]]
 
+__all__ = ["check_rule"]
+
 
 def check_rule(
     op: str,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specs that `spmd.auto_shard` proposes beside those that people write."""
+"""Specs that `spmd.planning.auto_shard` proposes beside those that people write."""

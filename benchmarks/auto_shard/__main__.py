@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the specs that `spmd.auto_shard` proposes with those that people write.
+"""Compares the specs that `spmd.planning.auto_shard` proposes with those that people write.
 
     python -m benchmarks.auto_shard              # ten models and five that are drawn
     python -m benchmarks.auto_shard gpt-1b       # some
@@ -30,7 +30,7 @@ def proposed(
 ) -> torch_spmd.planning.proposals.Proposal | None:
     """None where nothing fits."""
     try:
-        return spmd.auto_shard(
+        return spmd.planning.auto_shard(
             case.build, batch=case.batch(), on=on, mesh=mesh, specs=rules, loss=case.loss
         )
     except spmd.OutOfMemoryError:

@@ -37,7 +37,7 @@ def proposal_for(row: Row) -> torch_spmd.planning.proposals.Proposal:
     mesh: Any = spmd.make_mesh((1,), ("x",))  # not used, since nothing is marked
     model = Decoder(bare, Specs(bare, mesh))
     tokens = torch.zeros(row.batch, row.length, dtype=torch.long, device="meta")
-    return spmd.auto_shard(
+    return spmd.planning.auto_shard(
         model,
         batch=(tokens, tokens),
         on=row.on,

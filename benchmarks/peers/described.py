@@ -48,7 +48,7 @@ def describe(name: str, workload: Workload) -> Description:
     """Requires: a step has been taken, so that the optimizer has its state."""
     options = workload.optimizer.defaults
     return {
-        "mesh": dict(workload.mesh.shape()),
+        "mesh": dict(workload.mesh.shape),
         "sizes": sizes(name),
         "parameters": {n: leaf(p) for n, p in workload.model.named_parameters()},
         "inputs": {n: leaf(t) for n, t in workload.inputs.items()},

@@ -19,7 +19,7 @@ BACKEND = "mock_tpu:v4-16:plan"
 
 def greet() -> Message:
     """Does what is done once per process, before anything is measured."""
-    spmd.set_default_backend(BACKEND)
+    spmd.config.set_backend(BACKEND)
     model = torch.nn.Linear(8, 8).to("spmd")
     model(torch.ones(8, 8, device="spmd")).square().mean().backward()
     torch.optim.SGD(model.parameters()).step()

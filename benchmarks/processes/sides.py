@@ -52,7 +52,7 @@ def _model_and_tokens(config: GPTConfig) -> tuple[GPT, Tensor]:
 def ours(plan: str, config: GPTConfig = SMALL) -> LossStep:
     """One mesh axis over all devices of the job."""
     model, tokens = _model_and_tokens(config)
-    devices = spmd.device_count()
+    devices = spmd.config.device_count()
     axes: Axes = {"model" if plan == "tp" else "data": devices}
     mesh = spmd.make_mesh(tuple(axes.values()), tuple(axes))
     chosen = strategy(plan, mesh.axis_names)

@@ -66,8 +66,8 @@ def all_reduce_row(mebibytes: int, budget: float) -> Row:
     elements = mebibytes * MEBI // 4
 
     def prepare() -> tuple[Timed, Timed]:
-        mesh = spmd.make_mesh((spmd.device_count(),), ("data",))
-        given = torch.ones(spmd.device_count(), 1, elements).to("spmd")
+        mesh = spmd.make_mesh((spmd.config.device_count(),), ("data",))
+        given = torch.ones(spmd.config.device_count(), 1, elements).to("spmd")
         spmd.mark_sharding(given, mesh, ("data", None, None))
         data = torch.zeros(elements)
 
@@ -88,11 +88,11 @@ def psum_row(mebibytes: int) -> Row:
     elements = mebibytes * MEBI // 4
 
     def prepare() -> tuple[Timed, Timed]:
-        mesh = spmd.make_mesh((spmd.device_count(),), ("data",))
-        given = torch.ones(spmd.device_count(), elements).to("spmd")
+        mesh = spmd.make_mesh((spmd.config.device_count(),), ("data",))
+        given = torch.ones(spmd.config.device_count(), elements).to("spmd")
         spmd.mark_sharding(given, mesh, ("data", None))
         region = spmd.shard_map(
-            lambda t: spmd.psum(t[0], "data"), mesh, spmd.P("data", None), spmd.P(None)
+            lambda t: spmd.lax.psum(t[0], "data"), mesh, spmd.P("data", None), spmd.P(None)
         )
         data = torch.zeros(elements)
 

@@ -51,7 +51,7 @@ def plan(row: Row, memory: bool) -> Planned:
     Errors: torch.OutOfMemoryError where `memory` is true and the slice has too little.
     """
     kind = "mock_gpu" if row.on_gpus else "mock_tpu"
-    spmd.set_default_backend(f"{kind}:{row.on}:plan" + ("" if memory else ":unlimited"))
+    spmd.config.set_backend(f"{kind}:{row.on}:plan" + ("" if memory else ":unlimited"))
     run = training(row)
     start = time.process_time()
     run.step()

@@ -51,7 +51,7 @@ class Specs:
         if tensor.dim() < 2 or not self.sharded:
             return self._mark(tensor, (None,) * tensor.dim())
         if letters is None:
-            return self._mark(tensor, largest_dim(tensor.shape, self.axes[0], self.mesh.size()))
+            return self._mark(tensor, largest_dim(tensor.shape, self.axes[0], self.mesh.size))
         return self._mark(tensor, tuple(None if c == "-" else self.axes[int(c)] for c in letters))
 
     def batch(self, tokens: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def run_group(group: str, only: list[str], pairs: int) -> None:
     module = importlib.import_module(f"benchmarks.speed.{group}")
     rows = module.rows()
     if rows:
-        spmd.set_default_backend(module.BACKEND)
+        spmd.config.set_backend(module.BACKEND)
     for row in rows:
         if wanted(group, row.name, only):
             print(json.dumps(dataclasses.asdict(measure(row, pairs))), flush=True)

@@ -44,7 +44,7 @@ CHAINS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool, int, float | N
 def count(name: str, device: str) -> None:
     """Runs one chain with the counter on, in a process of its own under valgrind."""
     chain, grad, other, _ = CHAINS[name]
-    spmd.set_default_backend(BACKEND)
+    spmd.config.set_backend(BACKEND)
     x = torch.ones(8).to(device).requires_grad_(grad)
     b = torch.ones(other).to(device)
     with torch.set_grad_enabled(grad):
@@ -60,7 +60,7 @@ def count(name: str, device: str) -> None:
 
 def count_step(fused: bool) -> None:
     """One step of GPT-2, all of it on this thread, since callgrind counts one thread."""
-    spmd.set_default_backend(BACKEND)
+    spmd.config.set_backend(BACKEND)
     step = gpt2_step("spmd", fused)
     gc.disable()
     for _ in range(4):

@@ -48,7 +48,7 @@ def training(model: nn.Module, loss: Callable[[], Tensor], *, fused: bool = Fals
 def plans() -> bool:
     """Whether the device computes nothing."""
     spmd = sys.modules.get("torch_spmd")
-    return spmd is not None and ":plan" in spmd.describe_devices()
+    return spmd is not None and ":plan" in spmd.config.describe_devices()
 
 
 def gpt_step(

@@ -36,12 +36,12 @@ def stack(layer: Function, x: Tensor, *weights: Tensor) -> Tensor:
 
 def by_hand(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """Megatron's MLP: a device has a part of the hidden features."""
-    return spmd.psum(automatic(x, up, down), "x")
+    return spmd.lax.psum(automatic(x, up, down), "x")
 
 
 def gathered(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """FSDP: a device has a part of the rows of each parameter, and its own samples."""
-    whole = (spmd.all_gather(w, "x", axis=0, tiled=True) for w in (up, down))
+    whole = (spmd.lax.all_gather(w, "x", axis=0, tiled=True) for w in (up, down))
     return automatic(x, *whole)
 
 

@@ -30,11 +30,11 @@ def tile_by_tile(make: Callable[[str], Step]) -> Callable[[str], Step]:
         import torch_spmd as spmd
 
         def run() -> None:
-            spmd.set_coalescing(False)
+            spmd.config.update(coalesce=False)
             try:
                 step()
             finally:
-                spmd.set_coalescing(True)
+                spmd.config.update(coalesce=True)
 
         return run
 

@@ -91,7 +91,7 @@ def data_parallel(annotated: bool, devices: int = 8) -> Workload:
 
 def _shard_largest(mesh: spmd.Mesh, axis: str, tensors: list[Tensor]) -> None:
     for t in tensors:
-        spmd.mark_sharding(t, mesh, largest_dim(t.shape, axis, mesh.size()))
+        spmd.mark_sharding(t, mesh, largest_dim(t.shape, axis, mesh.size))
 
 
 def fully_sharded(annotated: bool) -> Workload:

@@ -73,7 +73,8 @@ py::list GatherBytes(const std::string& mine, const std::string& doing) {
 absl::StatusOr<trace::JobConnection::Gpu> DescribeGpu(c10::Device device) {
   py::gil_scoped_acquire gil;
   try {
-    const py::object told = py::module_::import("torch_spmd.processes.job").attr("gpu")(device.index());
+    const py::object told =
+        py::module_::import("torch_spmd.processes.job").attr("gpu")(device.index());
     const auto [id, kind, may_share, has_nccl] =
         told.cast<std::tuple<std::string, std::string, bool, bool>>();
     return trace::JobConnection::Gpu{id, kind, may_share, has_nccl};
@@ -117,7 +118,8 @@ absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
   using Connection = std::tuple<Group, Group, Group, c10::intrusive_ptr<c10d::Store>, bool>;
   try {
     if (!MayHavePeers()) return std::nullopt;
-    const py::object found = py::module_::import("torch_spmd.processes.job").attr("connect")(timeout);
+    const py::object found =
+        py::module_::import("torch_spmd.processes.job").attr("connect")(timeout);
     if (found.is_none()) return std::nullopt;
     const auto [script, programs, files, store, share_memory] = found.cast<Connection>();
     const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));

@@ -101,7 +101,8 @@ py::tuple FromSpec(const PartitionSpec& spec) {
   for (size_t i = 0; i < spec.size(); ++i) {
     result[i] = FromEntry(spec[i]);
     if (spec[i].blocks != 1) {
-      result[i] = py::module_::import("torch_spmd.sharding.spec").attr("blocks")(spec[i].blocks, result[i]);
+      result[i] =
+          py::module_::import("torch_spmd.sharding.spec").attr("blocks")(spec[i].blocks, result[i]);
     }
   }
   return result;

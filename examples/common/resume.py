@@ -27,7 +27,7 @@ class Resume:
         if folder is not None:
             import torch_spmd as spmd
 
-            self._checkpoints = spmd.Checkpointer(folder, every=every, keep=2)
+            self._checkpoints = spmd.checkpoint.Checkpointer(folder, every=every, keep=2)
 
     def __enter__(self) -> Resume:
         if self._checkpoints is not None:

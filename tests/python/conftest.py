@@ -37,7 +37,7 @@ LONG = (
     *("test_one_place.py", "test_gpt_losses.py", "test_hf_plan.py", "test_op_dtypes.py"),
     *("test_trainer_of_transformers.py", "test_strides.py", "test_scripts.py"),
     *("test_foreign_checkpoints.py", "test_messages.py", "test_torch_compile.py"),
-    *("test_partitioner_bugs.py", "test_partitioner_bugs_images.py", "test_partial_sums.py"),
+    *("test_upstream_bugs.py", "test_upstream_bugs_images.py", "test_partial_sums.py"),
     *("test_workloads.py", "test_other_packages.py", "test_autoload.py", "test_docs.py"),
     *("test_planning.py", "test_loader.py", "test_peers.py", "test_collectives.py"),
     *("test_one_f_one_b.py", "test_install.py", "test_meta_kernels.py", "test_job_faults.py"),
@@ -156,7 +156,7 @@ def pytest_runtest_protocol(item, nextitem):
     if len(name) > 180:
         name = f"{name[:150]}~{zlib.crc32(name.encode()):08x}"
     file = str((folder / f"{name}.txt").resolve())
-    with pytest.MonkeyPatch.context() as patch, options.options(dump=file):
+    with pytest.MonkeyPatch.context() as patch, options.update(dump=file):
         patch.setenv("SPMD_DUMP", file)
         return (yield)
 
@@ -180,7 +180,7 @@ def checked_passes(request):
     from torch_spmd.device import options
 
     on = os.environ["SPMD_CHECK_PASSES"] == "1" and rotation.is_chosen_within(request.node.nodeid)
-    with options.options(check_passes=on):
+    with options.update(check_passes=on):
         yield
 
 

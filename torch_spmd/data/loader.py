@@ -41,7 +41,7 @@ from torch_spmd.processes import agreement
 from torch_spmd.sharding.global_mesh import mesh_or_global
 from torch_spmd.sharding.marks import mark_sharding
 from torch_spmd.sharding.mesh import Mesh
-from torch_spmd.sharding.spec import PartitionSpec, is_spec, to_spec
+from torch_spmd.sharding.spec import PartitionSpec, is_spec, of_rank, to_spec
 from torch_spmd.state import randomness
 
 _loading.refuse_reload(__name__, globals(), "Loader")
@@ -355,7 +355,7 @@ class Loader:
                     f"Loader: {where} has {tensor.dim()} dimensions, and its spec is {found!r}"
                 )
             found = PartitionSpec()
-        return PartitionSpec(*found, *[None] * (tensor.dim() - len(found)))
+        return of_rank(found, tensor.dim())
 
 
 _Move = Callable[[Tensor, Any, str], Tensor]

@@ -27,7 +27,7 @@ from torch_spmd.debug.tables import (
 )
 
 
-def collectives(step: bool | None = None) -> CollectiveTable:
+def collectives(*, step: bool | None = None) -> CollectiveTable:
     """The collectives of a step or a program: kind, axes, bytes, the op whose result is sent, line.
 
     Right after an optimizer step they are those of all its programs: micro-steps, forward passes
@@ -72,7 +72,7 @@ def collectives(step: bool | None = None) -> CollectiveTable:
     return table
 
 
-def memory(step: bool | None = None) -> MemoryTable:
+def memory(*, step: bool | None = None) -> MemoryTable:
     """The peak memory of a step or a program per device, and the ten largest values alive there.
 
     After an `OutOfMemoryError` it is the program that does not fit. What is gathered or computed
@@ -123,7 +123,7 @@ def memory(step: bool | None = None) -> MemoryTable:
 
 
 def timeline(
-    on: str | None = None, step: bool | None = None, efficiency: float | None = None
+    on: str | None = None, *, step: bool | None = None, efficiency: float | None = None
 ) -> TimelineTable:
     """What a step or a program takes on a machine, by a model of it: nothing is measured.
 

@@ -56,6 +56,7 @@ def report(
     path: str | Path,
     module: nn.Module | None = None,
     on: str | None = None,
+    *,
     step: bool | None = None,
 ) -> None:
     """Writes a step or a program as one page of HTML, which a browser opens without a network.
@@ -84,7 +85,7 @@ def report(
     if module is not None and not isinstance(module, nn.Module):
         raise TypeError(f"report: module must be an nn.Module; got {_arguments.shown(module)}")
     programs, _, _ = programs_to_show("report", read_step("report", step))
-    parts = Parts(timeline(on, step), memory(step), collectives(step), module)
+    parts = Parts(timeline(on, step=step), memory(step=step), collectives(step=step), module)
     Path(path).write_text(html(programs, parts), encoding="utf-8")
 
 

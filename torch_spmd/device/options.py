@@ -1,48 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the process (csrc/util/options.h) that may change while it runs: for tests."""
+"""Settings of the process that may change while it runs (csrc/util/options.h)."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from typing import Any
 
-from torch_spmd import _C
+from torch_spmd import _C, _arguments
 
 NAMES = tuple(name for name in vars(_C.Options) if not name.startswith("_"))
+MEMORY_LIMIT = "memory_limit"
+_THREE = ("turns",)  # which may be None, too
+_TEXTS = ("dump",)
+
+_UNITS = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
 
 
-def set_options(**changes: bool | str | None) -> None:
-    """Changes options for all that is compiled or run from now on.
+class _Update(contextlib.AbstractContextManager[None]):
+    """Restores the settings at the end of a block."""
 
-    Each has the name and the values of its variable: `coalesce=False` is `SPMD_COALESCE=0`, and
-    `turns=None` is as if `SPMD_TURNS` were not set. What is pending runs with the options that
-    hold when it is compiled.
+    def __init__(self, before: _C.Options, memory_limit: int) -> None:
+        self._before = before
+        self._memory_limit = memory_limit
 
-    Raises:
-        ValueError: if there is no such option.
-    """
-    options = _C.options()
-    for name, value in changes.items():
-        if name not in NAMES:
-            raise ValueError(f"there is no option {name!r}; there are {', '.join(sorted(NAMES))}")
-        setattr(options, name, value)
-    _C.set_options(options)
+    def __exit__(self, *error: object) -> None:
+        _C.set_options(self._before)
+        _C.set_memory_limit(self._memory_limit)
 
 
-@contextlib.contextmanager
-def options(**changes: bool | str | None) -> Iterator[None]:
-    """Within it the options are changed as by `set_options`; afterwards all are as they were.
+def update(**settings: Any) -> contextlib.AbstractContextManager[None]:
+    """Changes settings, for all that is compiled or run from now on. In a `with` statement they are
+    as they were when the block ends.
+
+    What is pending runs with the settings that hold when it is compiled. All but `memory_limit`
+    have an environment variable: `coalesce=False` is `SPMD_COALESCE=0`, and `turns=None` is as if
+    `SPMD_TURNS` were not set.
+
+    Args:
+        memory_limit: the memory that a program may need, per device: bytes, or text such as
+            "12GiB", "512 MiB" or "1.5GB"; None is what the device has, the default. Where a program
+            needs more, gathered values are gathered again for their later uses, and results of
+            element-wise ops computed again, with a warning; `debug.memory()` and
+            `debug.explain_compile()` say what that costs. If it does not fit even so, running it
+            raises `OutOfMemoryError`. Virtual devices on the CPU have no limit of their own.
+        coalesce: whether devices that share memory run as one (the default) or tile by tile. If
+            so, an op over eight shards of a batch is one call. Results differ only in the order of
+            sums. Collectives and memory are reported for the devices in either case.
+        deduplicate: whether replicas share one tile and are computed once (the default). False is
+            for timing the full work.
+        turns: whether devices that share memory take turns: True, False, or None where it saves
+            memory.
+        one_place: False does nothing that only devices on one CPU can do.
+        replay: whether repeated calls are replayed and not recorded again.
+        verify: whether each program runs a second time, unsharded, and is compared.
+        dump: a file to which graphs and programs are appended; "" for none.
+
+    Errors:
+        TypeError: a value of another kind.
+        ValueError: there is no such setting; a limit of another form, or less than 1 byte.
 
     Example:
-        >>> from torch_spmd import _C
-        >>> from torch_spmd.device import options
-        >>> with options.options(coalesce=False, turns=True):
-        ...     _C.options().coalesce, _C.options().turns
-        (False, True)
+        >>> import torch_spmd as spmd
+        >>> with spmd.config.update(coalesce=False, memory_limit="12GiB"):
+        ...     spmd.config.current()["coalesce"], spmd.config.current()["memory_limit"]
+        (False, 12884901888)
     """
-    before = _C.options()
-    try:
-        set_options(**changes)
-        yield
-    finally:
-        _C.set_options(before)
+    before, limit_before = _C.options(), _C.memory_limit()
+    options, limit = _C.options(), limit_before
+    for name, value in settings.items():
+        if name == MEMORY_LIMIT:
+            limit = 0 if value is None else _bytes(value)
+        elif name not in NAMES:
+            there = ", ".join(sorted([*NAMES, MEMORY_LIMIT]))
+            raise ValueError(f"config.update: there is no setting {name!r}; there are {there}")
+        else:
+            setattr(options, name, _checked(name, value))
+    if set(settings) != {MEMORY_LIMIT}:
+        _C.set_options(options)
+    if MEMORY_LIMIT in settings:
+        _C.set_memory_limit(limit)
+    return _Update(before, limit_before)
+
+
+def current() -> dict[str, Any]:
+    """The settings that hold now, by name.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> spmd.config.current()["replay"]
+        True
+    """
+    options = _C.options()
+    limit = _C.memory_limit() or None
+    return {name: getattr(options, name) for name in NAMES} | {MEMORY_LIMIT: limit}
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name in _TEXTS:
+        return _arguments.text("config.update", name, value) if value != "" else ""
+    if value is None and name in _THREE:
+        return None
+    return _arguments.boolean("config.update", name, value)
+
+
+def _bytes(limit: Any) -> int:
+    name = MEMORY_LIMIT
+    if not isinstance(limit, str):
+        if isinstance(limit, bool):
+            raise TypeError(f"config.update: {name} must be bytes or text, not {limit}")
+        return _arguments.integer("config.update", name, limit, 1)
+    text = _arguments.text("config.update", name, limit)
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?i?b|)\s*", text, re.I | re.A)
+    if match is None or match[2].lower() not in _UNITS:
+        raise ValueError(
+            f"config.update: {name} is {_arguments.shown(text)}, not a number of bytes such as "
+            '"12GiB", "512 MiB", "1.5GB" or 2**30'
+        )
+    count = int(float(match[1]) * _UNITS[match[2].lower()])
+    return _arguments.integer("config.update", name, count, 1)

@@ -2,7 +2,7 @@
 """`torch.spmd`: the functions that PyTorch expects of a device's module.
 
 Autocast, checkpoint, fork_rng, DataLoader and manual_seed look here for what they need. There is
-one logical device, `spmd:0`; the devices of meshes are counted by `torch_spmd.device_count()`.
+one logical device, `spmd:0`; `torch_spmd.config.device_count()` counts the devices of meshes.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class MoE(nn.Module):
         names = [checked_axis("MoE.shard", "batch", mesh, name) for name in given]
         if len({axis, *names}) != 1 + len(names):
             raise ValueError(f"MoE.shard: batch and axis name an axis twice: {names} and {axis!r}")
-        sizes = mesh.shape()
+        sizes = mesh.shape
         devices = math.prod(sizes[name] for name in (axis, *names))
         groups = devices if self.groups is None else self.groups
         for what, count, over in (

@@ -130,7 +130,7 @@ def _dtype(name: str, dtype: Any) -> torch.dtype | None:
 
 def _rules(module: nn.Module, mesh: Mesh, axis: str) -> dict[re.Pattern[str], PartitionSpec]:
     """The rules for `shard_module`: the marks that there are, combined with the axis."""
-    size = mesh.shape()[axis]
+    size = mesh.shape[axis]
     rules: dict[re.Pattern[str], PartitionSpec] = {}
     for name, parameter in module.named_parameters():
         spec = PartitionSpec(*[None] * parameter.dim())

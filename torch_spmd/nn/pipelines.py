@@ -90,7 +90,7 @@ def pipeline(
         >>> from torch import nn
         >>> mesh = spmd.make_mesh((4,), ("stage",))
         >>> layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()).to("spmd") for _ in range(8)]
-        >>> blocks = spmd.pipeline(layers, mesh, microbatches=6)
+        >>> blocks = spmd.nn.pipeline(layers, mesh, microbatches=6)
         >>> x = torch.randn(12, 8, device="spmd")
         >>> expected = nn.Sequential(*layers)(x)
         >>> torch.allclose(blocks(x).cpu(), expected.cpu(), atol=1e-6)
@@ -100,7 +100,7 @@ def pipeline(
         >>> head, targets = nn.Linear(8, 3).to("spmd"), torch.arange(12, device="spmd") % 3
         >>> def loss(y, targets):
         ...     return nn.functional.cross_entropy(head(y), targets)
-        >>> training = spmd.pipeline(layers, mesh, microbatches=6, schedule="1f1b", loss=loss)
+        >>> training = spmd.nn.pipeline(layers, mesh, microbatches=6, schedule="1f1b", loss=loss)
         >>> mean = training(x, targets=targets)
         >>> torch.allclose(mean.cpu(), loss(expected, targets).cpu(), atol=1e-6)
         True
@@ -114,7 +114,7 @@ def pipeline(
     count = _arguments.integer("pipeline", "microbatches", microbatches, 1)
     schedule = _arguments.text("pipeline", "schedule", schedule)
     again = _arguments.boolean("pipeline", "checkpoint", checkpoint)
-    stages = mesh.shape()[axis]
+    stages = mesh.shape[axis]
     if schedule not in _SCHEDULES:
         raise ValueError(
             "pipeline: schedule must be 'gpipe', 'circular' or '1f1b'; got "
@@ -175,7 +175,7 @@ class Pipeline(nn.Module):
         self.mesh, self.axis, self.microbatches = mesh, axis, count
         self.schedule, self.checkpoint = schedule, again
         self.loss, self.first = loss, first
-        self.stages = mesh.shape()[axis]
+        self.stages = mesh.shape[axis]
         tensors = [*layers.parameters(), *layers.buffers()]
         self.layers_per_stage = tensors[0].shape[1]
         self.passes = self.layers_per_stage if schedule == "circular" else 1
@@ -334,7 +334,7 @@ def _stacked(modules: Sequence[Any], mesh: Mesh, axis: str, schedule: str) -> nn
         _check_alike(named[0], tensors, number, type(modules[0]), type(modules[number]))
     if not named[0]:
         raise ValueError("pipeline: layers have no parameters, so there is nothing to divide")
-    stages = mesh.shape()[axis]
+    stages = mesh.shape[axis]
     layer = copy.deepcopy(modules[0])
     for name, first in named[0].items():
         mark = mark_of(first)

@@ -94,7 +94,7 @@ def ring_attention(
             f"ring_attention: dropout_p must be at least 0 and below 1; got {dropout_p}"
         )
     _check_shapes(q, k, v, segment_ids, causal)
-    n = mesh.shape()[axis]
+    n = mesh.shape[axis]
     for name, t in (("q", q), ("k", k)):
         if t.shape[2] % (2 * n if in_zigzag else n) != 0:
             parts = f"2 * {n} parts of zigzag order" if in_zigzag else f"{n} devices"

@@ -4,7 +4,8 @@
 `python -m torch_spmd.planning` prints the table of `plan`.
 """
 
+from torch_spmd.planning.assumed import assume
 from torch_spmd.planning.planner import plan
 from torch_spmd.planning.proposals import auto_shard
 
-__all__ = ["auto_shard", "plan"]
+__all__ = ["assume", "auto_shard", "plan"]

@@ -16,7 +16,7 @@ from torch_spmd.planning.search import STARTS, Axes, Candidate, Price, Priced, R
 from torch_spmd.planning.traced import Leaf, Recorded, Run, record, runs_of, shortened
 from torch_spmd.planning.training_step import TrainingStep
 from torch_spmd.sharding.modules import Pattern, matching_spec
-from torch_spmd.sharding.spec import PartitionSpec
+from torch_spmd.sharding.spec import PartitionSpec, of_rank
 
 LEAST_WHOLE = 3  # the first ones of the ranking, which are compiled whole
 WHOLE_NODES = 40_000  # of graphs: more are compiled whole until so many were
@@ -282,11 +282,13 @@ def _roles(
 
 def _role(name: str, alike: list[Leaf], run: Run | None, spec: PartitionSpec | None) -> Role:
     leaf = alike[0]
-    if spec is not None and len(spec) != len(leaf.shape):
+    if spec is not None and len(spec) > len(leaf.shape):
         raise ValueError(
             f"auto_shard: parameter {name!r}: spec {tuple(spec)} has {len(spec)} entries but the "
             f"parameter has {len(leaf.shape)} dimensions"
         )
+    if spec is not None:
+        spec = of_rank(spec, len(leaf.shape))
     return Role(name, leaf.shape, leaf.bytes, tuple(a.names[0] for a in alike), run, spec)
 
 

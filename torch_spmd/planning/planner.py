@@ -67,9 +67,9 @@ def plan(
         mesh: sizes by axis, the batch's axis first. Where a machine has another number of devices,
             the first axis takes what the others leave. "auto" tries every way to divide the
             devices between the axes that `batch_spec` ("data" without it) and `specs` name.
-        specs: rules as for `shard_module`; "auto" takes those that `spmd.auto_shard` proposes for
-            each machine, and its mesh if that is "auto", too. Where nothing fits, it takes those
-            that need least.
+        specs: rules as for `shard_module`; "auto" takes those that `auto_shard` proposes for each
+            machine, and its mesh if that is "auto", too. Where nothing fits, it takes those that
+            need least.
         batch_spec: of every tensor of the batch, padded with None; by default its dimension 0 is
             sharded over the first axis.
         loss: `loss(module, *batch)`, or by name where the batch is a dict: the scalar to be
@@ -84,7 +84,7 @@ def plan(
     communication that nothing hides, and bytes that each device sends by mesh axis.
 
     Errors: TypeError and ValueError that name the argument; RuntimeError for a question about data
-    (`spmd.answers`). Tensors that `build` made must not be used afterwards.
+    (`spmd.planning.assume`). Tensors that `build` made must not be used afterwards.
 
     Example:
         >>> import torch, torch_spmd as spmd

@@ -2,7 +2,7 @@
 """Specs for a model that a search proposes, for a machine on which nothing has to run.
 
     model = GPT(layers=32, width=4096)                 # on "meta", the CPU or "spmd"
-    found = spmd.auto_shard(
+    found = spmd.planning.auto_shard(
         model, batch=(tokens, targets), on="v5e-64", mesh={"data": 8, "model": 8}, autocast="bf16"
     )
     print(found)                                       # the table of what was compared
@@ -136,7 +136,7 @@ def auto_shard(
         >>> with torch.device("meta"):
         ...     model = nn.Sequential(nn.Linear(4096, 16384), nn.GELU(), nn.Linear(16384, 4096))
         ...     x = torch.empty(65536, 4096)
-        >>> found = spmd.auto_shard(
+        >>> found = spmd.planning.auto_shard(
         ...     model, batch=x, on="v5e-8", mesh={"data": 2, "model": 4},
         ...     loss=lambda model, x: model(x).square().mean(),
         ... )

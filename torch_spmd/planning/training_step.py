@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of a model, as `spmd.plan` and `spmd.auto_shard` record it.
+"""A training step of a model, as `spmd.plan` and `spmd.planning.auto_shard` record it.
 
     step = _training_step.read("plan", batch, loss, "adamw", "bf16")
     optimizer = step.optimizer_with_state(parameters, gradient_of)

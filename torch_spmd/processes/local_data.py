@@ -15,7 +15,14 @@ from torch_spmd import _C, _arguments
 from torch_spmd.sharding.global_mesh import mesh_or_global
 from torch_spmd.sharding.mesh import Mesh
 from torch_spmd.sharding.shards import host_data
-from torch_spmd.sharding.spec import SpecLike, blocks, check_blocks, to_spec, without_blocks
+from torch_spmd.sharding.spec import (
+    SpecLike,
+    blocks,
+    check_blocks,
+    of_rank,
+    to_spec,
+    without_blocks,
+)
 
 Interval = tuple[int, int]
 
@@ -25,7 +32,7 @@ def process_index() -> int:
 
     Example:
         >>> import torch_spmd as spmd
-        >>> if spmd.process_index() == 0:
+        >>> if spmd.processes.process_index() == 0:
         ...     print("printed once")
         printed once
     """
@@ -37,7 +44,7 @@ def process_count() -> int:
 
     Example:
         >>> import torch_spmd as spmd
-        >>> spmd.process_count()
+        >>> spmd.processes.process_count()
         1
     """
     return _C.process()[1]
@@ -48,7 +55,7 @@ def local_devices() -> tuple[int, ...]:
 
     Example:
         >>> import torch_spmd as spmd
-        >>> len(spmd.local_devices()) == spmd.device_count()
+        >>> len(spmd.processes.local_devices()) == spmd.config.device_count()
         True
     """
     index, count, _ = _C.process()
@@ -85,7 +92,7 @@ def from_process_local(
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("data",))
         >>> rows = torch.arange(12.0).view(6, 2)  # one process gives all of them
-        >>> x = spmd.from_process_local(rows, mesh, ("data", None))
+        >>> x = spmd.processes.from_process_local(rows, mesh, ("data", None))
         >>> [tuple(shard.data.shape) for shard in spmd.local_shards(x)]
         [(2, 2), (2, 2), (2, 2), (0, 2)]
     """
@@ -95,7 +102,8 @@ def from_process_local(
         mesh = mesh_or_global(caller, mesh)
         spec = to_spec(spec)
         host = host_data(caller, "local", local)
-        if len(spec) != host.dim():
+        spec = of_rank(spec, host.dim())
+        if len(spec) > host.dim():
             raise ValueError(
                 f"{caller}: local has {host.dim()} dimensions, and the spec has {len(spec)} entries"
             )
@@ -230,7 +238,7 @@ def _check_alike(everyone: Sequence[dict[str, Any]]) -> None:
 def _whole_shape(mesh: Mesh, spec: Any, shapes: Sequence[tuple[int, ...]]) -> list[int]:
     """The sizes of which the processes give parts of these shapes."""
     # Which processes hold the same along a dimension does not depend on its size.
-    plain, sizes = without_blocks(spec, [_n(dim) * mesh.size() for dim in spec])
+    plain, sizes = without_blocks(spec, [_n(dim) * mesh.size for dim in spec])
     held = [parts.intervals for parts in _held(mesh, plain, sizes)]
     result = []
     at = 0

@@ -70,7 +70,7 @@ def _run(op: Any, key: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
     if key != DispatchKey.FuncTorchVmapMode:
         raise NotImplementedError(
             f"{op}: PyTorch has no derivative of it, so it cannot be used under torch.func.grad "
-            "and the like inside of a manual region; use spmd.psum and the like there"
+            "and the like inside of a manual region; use spmd.lax.psum and the like there"
         )
     with _at_innermost_level():
         return collective(*args, **kwargs)
@@ -111,7 +111,7 @@ def of_torch(op: Any) -> Callable[..., Any]:
     if name not in _OF_TORCH:
         raise NotImplementedError(
             f"{namespace}.{name} cannot be used in a manual region; there are "
-            f"{', '.join(_OF_TORCH)}, and spmd.psum and the like"
+            f"{', '.join(_OF_TORCH)}, and spmd.lax.psum and the like"
         )
     return _OF_TORCH[name]
 

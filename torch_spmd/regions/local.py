@@ -35,7 +35,7 @@ def local_map(
 
     It is `shard_map` over all axes of the mesh, with placements in place of specs: for each axis
     `Shard(dim)`, `Replicate()`, or for a result `Partial()`, whose values the devices' are added up
-    to. Inside, devices exchange data by `spmd.psum` and the other collectives.
+    to. Inside, devices exchange data by `spmd.lax.psum` and the other collectives.
 
     Args:
         func: a function of tensors, trees of them and anything else.
@@ -59,7 +59,7 @@ def local_map(
         >>> import torch, torch_spmd as spmd
         >>> from torch.distributed.tensor import Partial, Replicate, Shard
         >>> mesh = spmd.make_mesh((4,), ("x",))
-        >>> product = spmd.local_map(
+        >>> product = spmd.dtensor.local_map(
         ...     torch.mm, out_placements=[Partial()], in_placements=([Shard(1)], [Shard(0)]),
         ...     device_mesh=mesh)
         >>> product(torch.ones(2, 8, device="spmd"), torch.ones(8, 2, device="spmd")).tolist()

@@ -41,6 +41,7 @@ def shard_map(
     in_specs: Any = None,
     out_specs: Any = None,
     axis_names: Any = None,
+    *,
     check_vma: bool = True,
     uneven: bool = False,
 ) -> Any:
@@ -90,7 +91,7 @@ def shard_map(
         >>> mesh = spmd.make_mesh((4,), ("x",))
         >>> @spmd.shard_map(mesh=mesh, in_specs=(P("x"),), out_specs=P())
         ... def total(part):
-        ...     return spmd.psum(part.sum(), "x")
+        ...     return spmd.lax.psum(part.sum(), "x")
         >>> total(torch.arange(8.0, device="spmd")).item()
         28.0
     """
@@ -712,7 +713,7 @@ class _Layouts:
     def __init__(self, mesh: Mesh, axes: tuple[str, ...]) -> None:
         self.mesh = mesh
         self.axes = axes
-        self.sizes = mesh.shape()
+        self.sizes = mesh.shape
         self._ways: dict[Any, Any] = {}
         self._texts: dict[PartitionSpec, str] = {}
         self._names: dict[PartitionSpec, list[str]] = {}
@@ -890,19 +891,19 @@ _EXPLAINED = {
     "higher order operator": "torch.cond and the like cannot be used inside a manual region; use "
     "torch.where, or a Python branch on what is the same on all devices",
     "inplace arithmetic": "a value that does not vary along a manual axis is overwritten in place "
-    "by one that varies; make it vary first: x = spmd.pvary(x, axis)",
+    "by one that varies; make it vary first: x = spmd.lax.pvary(x, axis)",
     "doesn't match the broadcast shape": "a value is overwritten in place by one of another shape, "
     "or one that does not vary along a manual axis by one that varies; then make it vary first: "
-    "x = spmd.pvary(x, axis)",
+    "x = spmd.lax.pvary(x, axis)",
     "inplace randomness on an unbatched tensor": "a value that does not vary along a manual axis "
     "is overwritten in place by random numbers, which vary; fill it outside of the region, or make "
-    "it vary first: x = spmd.pvary(x, axis)",
+    "it vary first: x = spmd.lax.pvary(x, axis)",
     "under vmap transform is not allowed": "t.data cannot be used inside a manual region; use "
     "t.detach(), and t.copy_() to write",
     "Can't detach views in-place": "a shard cannot be copied by torch.tensor or detached in place; "
     "use t.detach().clone()",
     "process group has not been initialized": "torch.distributed's collectives need a process "
-    "group, and a manual region has axes; use spmd.psum and the like, or torch's functional "
+    "group, and a manual region has axes; use spmd.lax.psum and the like, or torch's functional "
     "collectives with the name of an axis as their group",
 }
 _FROM_OUTSIDE = (

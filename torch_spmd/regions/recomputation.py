@@ -29,7 +29,7 @@ def remat(f: Callable[..., Any]) -> Callable[..., Any]:
         >>> import torch, torch_spmd as spmd
         >>> from torch_spmd import P
         >>> mesh = spmd.make_mesh((4,), ("x",))
-        >>> layer = spmd.remat(lambda t: torch.tanh(t) / spmd.psum(t.exp(), "x"))
+        >>> layer = spmd.lax.remat(lambda t: torch.tanh(t) / spmd.lax.psum(t.exp(), "x"))
         >>> f = spmd.shard_map(layer, mesh, P("x", None), P("x", None))
         >>> t = torch.zeros(4, 2, device="spmd", requires_grad=True)
         >>> f(t).sum().backward()

@@ -22,8 +22,8 @@ def from_device_mesh(device_mesh: DeviceMesh) -> Mesh:
 
     Example:
         >>> import torch, torch_spmd as spmd
-        >>> mesh = spmd.to_device_mesh(spmd.make_mesh((2, 2), ("data", "model")))
-        >>> print(spmd.from_device_mesh(mesh))
+        >>> mesh = spmd.dtensor.to_device_mesh(spmd.make_mesh((2, 2), ("data", "model")))
+        >>> print(spmd.dtensor.from_device_mesh(mesh))
         [data=2, model=2] over devices 0..3
     """
     from torch.distributed.device_mesh import DeviceMesh

@@ -23,6 +23,7 @@ from torch_spmd.sharding.spec import (
     from_core,
     is_spec,
     names_in,
+    of_rank,
     to_spec,
 )
 
@@ -51,7 +52,8 @@ def mark_sharding(t: T, mesh: Mesh | DeviceMesh | None = None, spec: SpecLike | 
         t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them. Either all are
             marked, or none if one cannot be.
         mesh: the mesh, or a DeviceMesh or a slice of one; None means the global one.
-        spec: one entry per dimension; for a tree one spec for all, or a tree of specs.
+        spec: an entry per dimension, the last may be left out and are not sharded then; for a tree
+            one spec for all, or a tree of specs.
 
     Errors:
         ValueError: the tensor is on another device; the spec's length is not the tensor's rank; an
@@ -67,7 +69,7 @@ def mark_sharding(t: T, mesh: Mesh | DeviceMesh | None = None, spec: SpecLike | 
         [(4, 8), (4, 8)]
     """
     if torch.compiler.is_dynamo_compiling() and isinstance(t, Tensor) and isinstance(mesh, Mesh):
-        torch.ops.spmd.mark_sharding(t, mesh._text, ops.spec_text(spec))
+        torch.ops.spmd.mark_sharding(t, mesh._text, ops.spec_text(of_rank(spec, t.dim())))
         return t
     mesh = mesh_or_global("mark_sharding", mesh)
     if spec is None:
@@ -90,8 +92,10 @@ def mark_all(mesh: Mesh, items: Sequence[tuple[str, Tensor, PartitionSpec]]) -> 
     traced, others = [], []
     for caller, given, given_spec in items:
         _check_not_manual(caller, given_spec)
+        _arguments.tensor(caller, given)
+        if not torch.nn.parameter.is_lazy(given):
+            given_spec = of_rank(given_spec, given.dim())
         tensor, spec = _unwrapped(given, given_spec)
-        _arguments.tensor(caller, tensor)
         if ops.is_traced(tensor):
             text = ops.spec_text(spec)
             ops.check(caller, tensor, mesh._text, text)
@@ -156,7 +160,8 @@ def reshard(t: Tensor, mesh: Mesh | None, spec: SpecLike) -> Tensor:
         _arguments.tensor("reshard", t)
         spec = to_spec(spec)
         _check_not_manual("reshard", spec)
-    result: Tensor = torch.ops.spmd.reshard(t, mesh._text, ops.spec_text(spec))
+    whole = of_rank(spec, t.dim())
+    result: Tensor = torch.ops.spmd.reshard(t, mesh._text, ops.spec_text(whole))
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -44,7 +45,7 @@ class Mesh:
     Example:
         >>> import torch_spmd as spmd
         >>> mesh = spmd.Mesh(range(8), (2, 4), ("data", "model"))
-        >>> mesh.size(), mesh.shape()["model"]
+        >>> mesh.size, mesh.shape["model"]
         (8, 4)
         >>> print(spmd.Mesh(range(8), (2, 4), ("node", "gpu"), axis_bandwidths=(0.1, 1)))
         [node=2@0.1, gpu=4] over devices 0..7
@@ -105,13 +106,15 @@ class Mesh:
     def backend(self) -> str:
         return self._backend
 
+    @property
     def size(self) -> int:
         """The number of devices."""
-        return int(self._core.size())
+        return _Size(self._core.size())
 
+    @property
     def shape(self) -> OrderedDict[str, int]:
         """The axes' sizes by name, in order."""
-        return OrderedDict(zip(self.axis_names, self.mesh_shape))
+        return _Shape(zip(self.axis_names, self.mesh_shape))
 
     def get_logical_mesh(self) -> Any:
         """The device ids as a numpy array of shape `mesh_shape`."""
@@ -151,6 +154,27 @@ class Mesh:
                 self.axis_bandwidths,
             ),
         )
+
+
+class _Size(int):
+    """Can be called, as `mesh.size()` of torch_spmd 0.1."""
+
+    def __call__(self) -> int:
+        _called("size")
+        return int(self)
+
+
+class _Shape(OrderedDict[str, int]):
+    """Can be called, as `mesh.shape()` of torch_spmd 0.1."""
+
+    def __call__(self) -> OrderedDict[str, int]:
+        _called("shape")
+        return OrderedDict(self)
+
+
+def _called(name: str) -> None:
+    text = f"torch_spmd: mesh.{name} is a property; write it without ()"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
 def _restored(
@@ -241,7 +265,7 @@ def _checked_backend(backend: str | None) -> str:
         raise ValueError(
             f"Mesh: backend {backend!r} was asked for, but this process's backend is {default!r}, "
             "and all meshes of a graph share one; call "
-            f"spmd.set_default_backend({backend!r}) before the first tensor is created"
+            f"spmd.config.set_backend({backend!r}) before the first tensor is created"
         )
     return default
 
@@ -255,7 +279,7 @@ def _check_device_count(core: _C.Mesh, backend: str) -> None:
         raise ValueError(
             f"Mesh: mesh {core} needs device {highest}, but backend {backend!r} has {count} "
             f"devices (0..{count - 1}); make the mesh smaller or raise the number of devices "
-            "(SPMD_NUM_DEVICES, or set_default_backend(name, devices=…))"
+            "(SPMD_NUM_DEVICES, or spmd.config.set_backend(name, devices=…))"
         )
 
 

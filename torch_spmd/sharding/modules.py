@@ -17,7 +17,7 @@ from torch_spmd.sharding.activations import matches
 from torch_spmd.sharding.global_mesh import mesh_or_global
 from torch_spmd.sharding.marks import clear_sharding, mark_all, mark_of
 from torch_spmd.sharding.mesh import Mesh
-from torch_spmd.sharding.spec import PartitionSpec, SpecLike, to_spec
+from torch_spmd.sharding.spec import PartitionSpec, SpecLike, of_rank, to_spec
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -28,11 +28,12 @@ PatternT = TypeVar("PatternT", bound=Pattern)
 
 @dataclass
 class ShardReport:
-    """What `shard_module` did, by parameter name. `print` shows the first 1,000 lines and how many
-    more there are; `text(limit=None)` has all.
+    """What a function that shards a module did, by parameter name. `print` shows the first 1,000
+    lines and how many more there are; `text(limit=None)` has all.
 
     `kept` are marks that parameters had already and that no rule replaced. `inputs` and `outputs`
-    are the layouts of activations, by the module's name.
+    are the layouts of activations, by the module's name. `unsupported` are styles of a model's own
+    plan that are not known, by the name for which the plan gives them; the compiler chooses there.
     """
 
     sharded: dict[str, PartitionSpec] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class ShardReport:
     unmatched: list[Pattern] = field(default_factory=list)
     inputs: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
 
     def text(self, limit: int | None = 1000) -> str:
         """The first `limit` lines, or all.
@@ -75,6 +77,9 @@ class ShardReport:
                 f"{what} of {name or 'the module'}  {spec!r}" for name, spec in marked.items()
             ]
         lines += [f"rule {pattern!r} matched nothing" for pattern in self.unmatched]
+        lines += [
+            f"{name}: style {style!r} is not known" for name, style in self.unsupported.items()
+        ]
         return "\n".join(lines)
 
 
@@ -230,7 +235,7 @@ def _mark_parameters(
     for parameter, names in _names_by_parameter(module).items():
         patterns = _patterns(specs, names)
         matched.update(patterns)
-        spec = _spec(parameter, names[0], specs, patterns)
+        spec = of_rank(_spec(parameter, names[0], specs, patterns), parameter.dim())
         if parameter.is_meta:
             raise ValueError(
                 f"shard_module: parameter {names[0]!r} is on 'meta'; pass materialize=True to "
@@ -269,7 +274,7 @@ def _spec(
         raise ValueError(
             f"{_where(name)} has no shape yet; run the module once on a batch before it is sharded"
         )
-    return specs[patterns[0]] if patterns else PartitionSpec(*[None] * parameter.dim())
+    return specs[patterns[0]] if patterns else PartitionSpec()
 
 
 def _names_by_parameter(module: nn.Module) -> dict[nn.Parameter, list[str]]:

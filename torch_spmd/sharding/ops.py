@@ -16,7 +16,14 @@ import torch.fx.node
 from torch import Tensor
 
 from torch_spmd import _C, _compat
-from torch_spmd.sharding.spec import UNCONSTRAINED, PartitionSpec, SpecLike, blocks, check_blocks
+from torch_spmd.sharding.spec import (
+    UNCONSTRAINED,
+    PartitionSpec,
+    SpecLike,
+    blocks,
+    check_blocks,
+    of_rank,
+)
 
 _library = torch.library.Library("spmd", "FRAGMENT")
 _library.define("mark_sharding(Tensor x, str mesh, str spec) -> ()")
@@ -86,7 +93,7 @@ def is_traced(tensor: Tensor) -> bool:
 
 
 def _mark(x: Tensor, mesh: str, spec: str) -> None:
-    _C.mark_sharding(x, _mesh_of(mesh), _spec_of(spec))
+    _C.mark_sharding(x, _mesh_of(mesh), of_rank(_spec_of(spec), x.dim()))
 
 
 def _mesh_and_spec(mesh: str, spec: str) -> tuple[_C.Mesh, PartitionSpec]:
@@ -106,10 +113,10 @@ def check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
 
 def check_fits(caller: str, rank: int, mesh: _C.Mesh, spec: PartitionSpec) -> None:
     """Errors: ValueError or IndexError if no tensor of that rank can be sharded in this way."""
-    if len(spec) != rank:
+    if len(spec) > rank:
         raise ValueError(
             f"{caller}: spec {tuple(spec)} has {len(spec)} entries but the tensor has {rank} "
-            "dimensions; give one entry per dimension, None where it is not sharded"
+            "dimensions; give at most one entry per dimension, None where it is not sharded"
         )
     try:
         mesh.canonical_spec(spec)

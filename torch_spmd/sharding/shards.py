@@ -20,6 +20,7 @@ from torch_spmd.sharding.spec import (
     SpecLike,
     blocks,
     check_blocks,
+    of_rank,
     to_spec,
     without_blocks,
 )
@@ -150,6 +151,7 @@ def from_local_shards(
     mesh = mesh_or_global("from_local_shards", mesh)
     spec = to_spec(spec)
     shape = _arguments.integers("from_local_shards", "shape", shape, least=0, most_items=64)
+    spec = of_rank(spec, len(shape))
     check_blocks("from_local_shards", spec, shape)
     sizes = shape
     if len(spec) == len(shape):

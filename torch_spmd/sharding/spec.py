@@ -110,6 +110,7 @@ SpecLike = Union["PartitionSpec", Sequence[Any]]
 class PartitionSpec(tuple[Any, ...]):
     """One entry per dimension: None (not sharded), an axis name or index, a tuple of those (major
     first), blocks(n, axes) (each of n blocks is sharded), or UNCONSTRAINED (the compiler chooses).
+    A spec that is shorter than a tensor's rank leaves the last dimensions whole: P() replicates.
     Also called `P`. Plain tuples are accepted everywhere as well.
 
     An entry may name a part of an axis: "model:0" is the major (first) of its prime factors, in
@@ -289,6 +290,12 @@ def to_spec(spec: SpecLike) -> PartitionSpec:
             f"{_arguments.shown(spec)}; {_ENTRY_KINDS}"
         )
     return PartitionSpec(*_arguments.items("PartitionSpec", "spec", spec, _ENTRY_KINDS))
+
+
+def of_rank(spec: SpecLike, rank: int) -> PartitionSpec:
+    """The spec with an entry for each dimension: a spec that is shorter than a tensor's rank leaves
+    the last dimensions whole."""
+    return PartitionSpec(*spec, *[None] * (rank - len(spec)))
 
 
 def from_core(spec: Sequence[Any]) -> PartitionSpec:

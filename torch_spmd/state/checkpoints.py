@@ -60,9 +60,9 @@ class RandomState:
     Example:
         >>> import tempfile, torch, torch_spmd as spmd
         >>> path = tempfile.mkdtemp()
-        >>> _ = spmd.save(path, {"random": spmd.RandomState()})
+        >>> _ = spmd.save(path, {"random": spmd.checkpoint.RandomState()})
         >>> drawn = torch.randn(2), torch.randn(2, device="spmd")
-        >>> _ = spmd.load(path, {"random": spmd.RandomState()})
+        >>> _ = spmd.load(path, {"random": spmd.checkpoint.RandomState()})
         >>> torch.equal(drawn[0], torch.randn(2)), torch.equal(drawn[1], torch.randn(2).to("spmd"))
         (True, False)
     """
@@ -359,7 +359,7 @@ def last_load() -> LoadReport | None:
         >>> path = tempfile.mkdtemp()
         >>> _ = spmd.save(path, {"w": torch.ones(4)})
         >>> _ = spmd.load(path, {"w": torch.zeros(4)})
-        >>> report = spmd.last_load()
+        >>> report = spmd.checkpoint.last_load()
         >>> report.bytes_needed, report.bytes_read, report.ratio
         (16, 16, 1.0)
     """

@@ -22,7 +22,7 @@ class CheckpointError(RuntimeError):
         >>> import torch_spmd as spmd
         >>> try:
         ...     spmd.load("/nowhere", {})
-        ... except spmd.CheckpointError as error:
+        ... except spmd.checkpoint.CheckpointError as error:
         ...     print(error)
         load: '/nowhere' does not exist
     """

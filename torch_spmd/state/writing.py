@@ -125,7 +125,8 @@ def _check_kinds(first: dict[str, _Kind], mine: dict[str, _Kind]) -> None:
         if None not in (here.data, there.data) and here.data != there.data:
             raise ValueError(
                 f"save: the data of tensor {key!r}, {here}, is not the same as in process 0. Every "
-                "process moves the whole value to the device; spmd.from_process_local takes parts"
+                "process moves the whole value to the device; "
+                "spmd.processes.from_process_local takes parts"
             )
 
 

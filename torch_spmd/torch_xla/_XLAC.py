@@ -145,7 +145,7 @@ def _check_minibatch(t: Tensor, spec: XlaShardingSpec) -> None:
     may be sharded, over devices that divide it."""
     if not spec.minibatch:
         return
-    devices = spmd.device_count()
+    devices = spmd.config.device_count()
     if t.dim() == 0 or t.shape[0] % devices != 0:
         raise RuntimeError(
             "When minibatch is configured, the per-host batch size must be divisible by local "
@@ -311,11 +311,11 @@ def _xla_get_default_device_ordinal() -> int:
 
 
 def _xla_real_devices(devices: Any = None) -> list[str]:
-    return [_marks.device_name(number) for number in range(spmd.device_count())]
+    return [_marks.device_name(number) for number in range(spmd.config.device_count())]
 
 
 def _xla_num_runtime_devices() -> int:
-    return spmd.device_count()
+    return spmd.config.device_count()
 
 
 def _xla_optimization_barrier_(tensors: Sequence[Tensor]) -> None:

@@ -45,7 +45,7 @@ def real_devices() -> list[str]:
 
 def device_count() -> int:
     """The number of devices of meshes."""
-    return spmd.device_count()
+    return spmd.config.device_count()
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
@@ -61,7 +61,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
 def manual_seed(seed: int, device: Any = None) -> None:
     """Seeds the device's random numbers."""
-    spmd.manual_seed(seed)
+    spmd.config.manual_seed(seed)
 
 
 @contextlib.contextmanager

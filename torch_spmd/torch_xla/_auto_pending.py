@@ -3,9 +3,9 @@
 
 Where a step ends (`torch_xla.sync()`, `optimizer.step()`, a value that is read), the inputs of what
 is pending that neither a mark nor an earlier program has placed are free. Candidates for them are
-priced by compiling the work for the machine, as `spmd.auto_shard` does (design 0036), and the best
-is marked, for this program only: its results keep the shardings that follow, so the next step finds
-its weights placed.
+priced by compiling the work for the machine, as `planning.auto_shard` does (design 0036), and the
+best is marked, for this program only: its results keep the shardings that follow, so the next step
+finds its weights placed.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ class _PendingSpace(Space):
         return []
 
     def best(self) -> Priced:
-        """Of the patterns of `spmd.auto_shard`, of dimension 0 of everything over the axes, and of
-        what comes of changing one input after the other."""
+        """Of the patterns of `planning.auto_shard`, of dimension 0 of everything over the axes, and
+        of what comes of changing one input after the other."""
         axes = tuple(self.sizes)
         over_first = (self.pattern("dimension 0", (), lambda r: self._first(r, axes)),)
         try:

@@ -60,7 +60,7 @@ def install() -> None:
         return
     count = os.environ.get("CPU_NUM_DEVICES")
     if count and "SPMD_NUM_DEVICES" not in os.environ:
-        spmd.set_default_backend(_C.backend_name(), int(count))
+        spmd.config.set_backend(_C.backend_name(), int(count))
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     library = torch.library.Library("_", "IMPL")
     library.fallback(_with_spmd, "XLA")

@@ -142,7 +142,7 @@ def debug_info(t: Tensor) -> str:
             "  Data Device: SPMD:0",
             f"  Data Shape: {shape(t)}",
             f"  OpSharding: {sharding or '{replicated}'}",
-            f"  NumShards: {spmd.device_count()}",
+            f"  NumShards: {spmd.config.device_count()}",
         ]
     return "\n".join(lines) + "\n}"
 

@@ -84,7 +84,7 @@ def enter(t: Tensor, sharding: OpSharding) -> ManualTensor:
     """The parts of a sharded tensor, padded to equal shapes."""
     shape = _tiles.padded_shape(sharding, t.shape)
     parts = []
-    for device in range(spmd.device_count()):
+    for device in range(spmd.config.device_count()):
         part = t
         if sharding.array is not None:
             box, _ = _tiles.box(sharding, device, t.shape)
@@ -188,7 +188,7 @@ def is_manual(t: Tensor) -> bool:
 
 def _checked(t: Any) -> ManualTensor:
     if isinstance(t, Tensor) and t in _marked:
-        return ManualTensor(t.detach().expand(spmd.device_count(), *t.shape))
+        return ManualTensor(t.detach().expand(spmd.config.device_count(), *t.shape))
     if not isinstance(t, ManualTensor):
         raise RuntimeError(
             "the tensor is not in a manual region; xs.enable_manual_sharding begins one"

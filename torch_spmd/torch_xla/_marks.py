@@ -130,7 +130,7 @@ def placement(sharding: OpSharding, rank: int) -> tuple[spmd.Mesh, spmd.Partitio
     if sharding.mesh is not None and len(sharding.spec) == rank:
         return sharding.mesh, spmd.P(*sharding.spec)
     if sharding.array is None:
-        return _all_devices(spmd.device_count()), spmd.P(*[None] * rank)
+        return _all_devices(spmd.config.device_count()), spmd.P(*[None] * rank)
     shape = sharding.array.shape
     mesh = spmd.Mesh(sharding.array.reshape(-1).tolist(), shape)
     return mesh, spmd.P(*(d if shape[d] > 1 else None for d in range(rank)))
@@ -148,7 +148,7 @@ def shards(t: Tensor) -> list[tuple[Tensor, Any, int, int]]:
         raise RuntimeError("Tensor is not sharded: no mark, and no program has stored it")
     whole = t.detach().cpu()
     if sharding.array is None:
-        return [(whole.clone(), ..., d, d) for d in range(spmd.device_count())]
+        return [(whole.clone(), ..., d, d) for d in range(spmd.config.device_count())]
     shape = _tiles.padded_shape(sharding, t.shape)
     result = []
     for device in sorted(sharding.array.reshape(-1).tolist()):
@@ -163,7 +163,7 @@ def indices(t: Tensor) -> list[tuple[int, Any]]:
     if sharding is None:
         raise RuntimeError("Tensor is not sharded: no mark, and no program has stored it")
     if sharding.array is None:
-        return [(d, ...) for d in range(spmd.device_count())]
+        return [(d, ...) for d in range(spmd.config.device_count())]
     boxes = (
         _tiles.box(sharding, device, t.shape)
         for device in sorted(sharding.array.reshape(-1).tolist())
@@ -219,7 +219,7 @@ def from_shards(parts: list[Tensor], sharding: OpSharding, shape: Any = None) ->
 
     Errors: RuntimeError for another number of parts, or for a shape that they do not fill.
     """
-    count = spmd.device_count()
+    count = spmd.config.device_count()
     if len(parts) != count:
         raise RuntimeError(f"{len(parts)} shards were given for {count} devices; give one for each")
     rank = parts[0].dim()

@@ -90,17 +90,19 @@ def host_index() -> int:
 
 def global_runtime_device_count() -> int:
     """The number of devices that a mesh has."""
-    return spmd.device_count()
+    return spmd.config.device_count()
 
 
 def addressable_runtime_device_count() -> int:
     """The number of devices that a mesh has: all belong to this process."""
-    return spmd.device_count()
+    return spmd.config.device_count()
 
 
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
     """The name of each device. Virtual devices on a CPU have no coordinates."""
-    return [runtime_device_attributes(f"{device_type()}:{d}") for d in range(spmd.device_count())]
+    return [
+        runtime_device_attributes(f"{device_type()}:{d}") for d in range(spmd.config.device_count())
+    ]
 
 
 def runtime_device_attributes(device: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<i
   SessionLock lock;
   if (session_flags.used) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "set_default_backend('", name, "'): tensors of the device exist already",
+        "set_backend('", name, "'): tensors of the device exist already",
         lock->devices.backend != nullptr ? absl::StrCat(" on '", lock->devices.backend->name(), "'")
                                          : "",
         "; call it before the first tensor is created"));
@@ -48,7 +48,7 @@ absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<i
   SPMD_RETURN_IF_ERROR(lock->bad_options);
   if (lock->processes.several()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "set_default_backend('", name,
+        "set_backend('", name,
         "'): the devices have been dealt to the processes of the job already; call it first"));
   }
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend,

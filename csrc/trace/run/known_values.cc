@@ -199,13 +199,14 @@ absl::StatusOr<at::Tensor> ReadPlanned(SessionState& state, Value& value, const 
   if (!state.optimizer_steps.open.empty() && IsNumber(value.type)) return Filled(value.type, 1);
   const std::string line = here.empty() ? LineOf(described) : here;
   const bool is_bool = value.type.dtype == DType::kBool;
-  return absl::FailedPreconditionError(absl::StrCat(
-      why, line.empty() ? "" : absl::StrCat(" at ", line), " asks for the value of ", described,
-      ", which ",
-      computed.ok() ? "depends on data, and a planning backend has shapes only"
-                    : std::string(computed.message()),
-      ". Say what it is: with spmd.answers({'", line.empty() ? OpOf(described) : line, "': ",
-      is_bool ? "True" : "1", "}): … ; or drop ':plan' from the backend's name to compute it"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(why, line.empty() ? "" : absl::StrCat(" at ", line), " asks for the value of ",
+                   described, ", which ",
+                   computed.ok() ? "depends on data, and a planning backend has shapes only"
+                                 : std::string(computed.message()),
+                   ". Say what it is: with spmd.planning.assume({'",
+                   line.empty() ? OpOf(described) : line, "': ", is_bool ? "True" : "1",
+                   "}): … ; or drop ':plan' from the backend's name to compute it"));
 }
 
 }  // namespace spmd::trace

@@ -173,8 +173,8 @@ def test_errors_name_the_place_and_change_nothing(mesh):
         with pytest.raises(error, match=message):
             spmd.shard_module(model, mesh, rules, outputs=wrong)
         assert not spmd.sharding_of(model.layers[0].weight).is_committed
-    spmd.shard_module(model, mesh, {}, outputs={"layers.1": P("data")})
-    with pytest.raises(ValueError, match=r"output of module 'layers.1': .*has 1 entry but"):
+    spmd.shard_module(model, mesh, {}, outputs={"layers.1": P("data", None, None)})
+    with pytest.raises(ValueError, match=r"output of module 'layers.1': .*has 3 entries but"):
         model(torch.ones(16, 8, device="spmd"))
     with pytest.warns(UserWarning, match="inputs pattern 'layer.9' matched no module; the names"):
         spmd.shard_module(model, mesh, {}, inputs={"layer.9": P("data")})

@@ -27,7 +27,7 @@ def test_placements(mesh):
         shapes.append((tuple(x.shape), tuple(w.shape)))
         return {"product": x @ w * options["scale"], "name": "n"}
 
-    f = spmd.local_map(
+    f = spmd.dtensor.local_map(
         product,
         out_placements=([Shard(0), Partial()], None),
         in_placements=([Shard(0), Shard(1)], [Replicate(), Shard(0)], None),
@@ -48,7 +48,7 @@ def test_placements(mesh):
 @pytest.mark.parametrize("kind", ["sum", "avg", "max", "min"])
 def test_partial_results(mesh, kind):
     x = numbers(4, 3)
-    f = spmd.local_map(
+    f = spmd.dtensor.local_map(
         out_placements=[Partial(kind), Shard(0)],
         in_placements=([Shard(0), Shard(0)],),
         device_mesh=mesh,
@@ -60,7 +60,7 @@ def test_partial_results(mesh, kind):
 def test_placements_of_arguments_are_those_that_they_have(mesh):
     x = spmd.mark_sharding(numbers(4, 6).to("spmd"), mesh, P("b", "a"))
     shapes = []
-    f = spmd.local_map(
+    f = spmd.dtensor.local_map(
         lambda t: shapes.append(tuple(t.shape)) or t * 2,
         out_placements=[Shard(1), Shard(0)],
         device_mesh=mesh,
@@ -115,8 +115,8 @@ def test_errors(mesh):
         ),
     ):
         with pytest.raises(error, match=message):
-            spmd.local_map(lambda t: t * 1, device_mesh=mesh, **arguments)(x)
-    moved = spmd.local_map(
+            spmd.dtensor.local_map(lambda t: t * 1, device_mesh=mesh, **arguments)(x)
+    moved = spmd.dtensor.local_map(
         lambda t: t * 1,
         in_placements=(both,),
         out_placements=both,

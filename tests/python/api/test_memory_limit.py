@@ -17,7 +17,7 @@ WEIGHT = 4 * WIDTH * WIDTH
 @pytest.fixture(autouse=True)
 def no_limit_afterwards():
     yield
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
 
 
 def step():
@@ -50,7 +50,7 @@ def test_gathers_again_where_a_limit_asks_for_it(unlimited):
     peak, sent, results = unlimited
     assert spmd.debug.memory().made_again == []
     limit = peak - 3 * WEIGHT
-    spmd.set_memory_limit(limit)
+    spmd.config.update(memory_limit=limit)
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         again = step()
@@ -80,16 +80,16 @@ def test_a_program_is_compiled_anew_for_another_limit(unlimited):
         return _C.statistics()["compiles"] - before
 
     assert compiles() == 0
-    spmd.set_memory_limit(unlimited[0] - WEIGHT)
+    spmd.config.update(memory_limit=unlimited[0] - WEIGHT)
     assert compiles() > 0
     assert compiles() == 0
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
     assert compiles() == 0
 
 
 def test_what_does_not_fit_can_be_looked_at(unlimited):
     limit = unlimited[0] // 4
-    spmd.set_memory_limit(limit)
+    spmd.config.update(memory_limit=limit)
     with pytest.raises(spmd.OutOfMemoryError) as raised:
         step()
     message = str(raised.value)
@@ -102,7 +102,7 @@ def test_what_does_not_fit_can_be_looked_at(unlimited):
     assert "all_gather" in {row.kind for row in spmd.debug.collectives().rows}
     assert "all_gather" in spmd.debug.print_program(limit=1)
     assert spmd.debug.timeline("v5e-4").seconds > 0
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
     again = step()
     assert again[0] == pytest.approx(unlimited[2][0])
     assert "does not fit" not in spmd.debug.memory().note
@@ -113,14 +113,14 @@ def test_says_that_sharding_would_make_it_fit():
     w = torch.zeros(64, 64).to("spmd")
     spmd.mark_sharding(w, mesh, (None, None))
     spmd.sync()
-    spmd.set_memory_limit(3 * WEIGHT // 2)
+    spmd.config.update(memory_limit=3 * WEIGHT // 2)
     with pytest.raises(spmd.OutOfMemoryError) as raised:
         (w * 2).cpu()
     assert (
         "shard the inputs that every device along 'data' (8) has a copy of: up to 28.0 KiB less, "
         "which is enough"
     ) in str(raised.value)
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
     assert (w + 1).sum().item() == 64 * 64
 
 
@@ -137,9 +137,9 @@ def test_says_that_sharding_would_make_it_fit():
     ],
 )
 def test_limits_are_text_or_bytes(limit, count):
-    spmd.set_memory_limit(limit)
+    spmd.config.update(memory_limit=limit)
     assert _C.memory_limit() == count
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
     assert _C.memory_limit() == 0
 
 
@@ -164,17 +164,17 @@ def test_limits_are_text_or_bytes(limit, count):
     ],
 )
 def test_wrong_limits(limit, error):
-    spmd.set_memory_limit(77)
-    with pytest.raises(error, match=r"set_memory_limit: .*limit"):
-        spmd.set_memory_limit(limit)
+    spmd.config.update(memory_limit=77)
+    with pytest.raises(error, match=r"config.update: .*limit"):
+        spmd.config.update(memory_limit=limit)
     assert _C.memory_limit() == 77
 
 
 def test_the_text_of_a_wrong_limit():
     with pytest.raises(ValueError) as raised:
-        spmd.set_memory_limit("12 gigs")
+        spmd.config.update(memory_limit="12 gigs")
     assert str(raised.value) == (
-        "set_memory_limit: limit is '12 gigs' (str), not a number of bytes such as \"12GiB\", "
+        "config.update: memory_limit is '12 gigs' (str), not a number of bytes such as \"12GiB\", "
         '"512 MiB", "1.5GB" or 2**30'
     )
 
@@ -209,7 +209,7 @@ def test_updates_come_before_the_next_gradients_where_a_limit_asks_for_it(adam):
     state = (3 if adam else 2) * LAYERS * WEIGHT
     assert peak >= state + LAYERS * WEIGHT
     limit = state + 5 * WEIGHT
-    spmd.set_memory_limit(limit)
+    spmd.config.update(memory_limit=limit)
     again, held, sent_again = train(adam)
     assert held <= limit and sent_again == sent
     assert spmd.debug.memory().made_again == []

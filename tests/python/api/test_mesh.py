@@ -25,8 +25,8 @@ def test_attributes_of_a_mesh():
     assert mesh.device_ids == tuple(range(8))
     assert mesh.mesh_shape == (2, 4)
     assert mesh.axis_names == ("data", "model")
-    assert mesh.size() == 8
-    assert list(mesh.shape().items()) == [("data", 2), ("model", 4)]
+    assert mesh.size == 8
+    assert list(mesh.shape.items()) == [("data", 2), ("model", 4)]
     assert mesh.get_axis_name_idx("model") == 1
     assert mesh.get_logical_mesh().tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert str(mesh) == "[data=2, model=4] over devices 0..7"
@@ -106,7 +106,7 @@ def test_unknown_axis():
 def test_another_backend():
     assert message(ValueError, lambda: spmd.make_mesh((2,), ("x",), backend="mock_tpu:v4-16")) == (
         "Mesh: backend 'mock_tpu:v4-16' was asked for, but this process's backend is 'cpu', and "
-        "all meshes of a graph share one; call spmd.set_default_backend('mock_tpu:v4-16') before "
+        "all meshes of a graph share one; call spmd.config.set_backend('mock_tpu:v4-16') before "
         "the first tensor is created"
     )
 
@@ -115,7 +115,7 @@ def test_a_mesh_larger_than_the_device_count(monkeypatch):
     result = run_python(
         "-c",
         "import torch_spmd as spmd\n"
-        "print(spmd.device_count())\n"
+        "print(spmd.config.device_count())\n"
         "spmd.make_mesh((4,), ('x',))\n"
         "spmd.make_mesh((2, 4), ('x', 'y'))\n",
         SPMD_NUM_DEVICES="4",
@@ -124,12 +124,12 @@ def test_a_mesh_larger_than_the_device_count(monkeypatch):
     assert result.stderr.splitlines()[-1] == (
         "ValueError: Mesh: mesh [x=2, y=4] over devices 0..7 needs device 7, but backend 'cpu' has "
         "4 devices (0..3); make the mesh smaller or raise the number of devices "
-        "(SPMD_NUM_DEVICES, or set_default_backend(name, devices=…))"
+        "(SPMD_NUM_DEVICES, or spmd.config.set_backend(name, devices=…))"
     )
 
 
 def test_meshes_of_any_size_without_a_device_count():
-    assert spmd.make_mesh((256,), ("x",)).size() == 256
+    assert spmd.make_mesh((256,), ("x",)).size == 256
 
 
 def test_the_global_mesh():
@@ -138,7 +138,7 @@ def test_the_global_mesh():
     with spmd.use_mesh(mesh):
         assert spmd.get_global_mesh() is mesh
         with spmd.use_mesh(spmd.make_mesh((4,), ("x",))):
-            assert spmd.get_global_mesh().size() == 4
+            assert spmd.get_global_mesh().size == 4
         assert spmd.get_global_mesh() is mesh
     assert spmd.get_global_mesh() is None
 
@@ -153,7 +153,7 @@ def test_no_global_mesh_leaves_nothing_in_the_threads_state():
     with spmd.use_mesh(spmd.make_mesh((2,), ("x",))):
         keys()
         x = torch.ones(2, requires_grad=True)
-        x.register_hook(lambda g: seen.append(spmd.get_global_mesh().size()))
+        x.register_hook(lambda g: seen.append(spmd.get_global_mesh().size))
         (x * x).sum().backward()
     keys()
     assert seen == [True, 2, "torch._C._remove_obj_from_tls" in missing]

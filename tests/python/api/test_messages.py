@@ -49,13 +49,13 @@ def test_a_default_backend_is_checked_before_it_is_made():
             ("cpu", "8", TypeError), ("cpu" * 10000, None, ValueError),
         ):
             try:
-                spmd.set_default_backend(name, devices)
+                spmd.config.set_backend(name, devices)
             except error as raised:
                 assert "name" in str(raised) or "devices" in str(raised) or "backend" in str(raised)
             else:
                 raise AssertionError(f"{name!r}, {devices} passed")
-        spmd.set_default_backend("cpu", 16)
-        assert spmd.device_count() == 16
+        spmd.config.set_backend("cpu", 16)
+        assert spmd.config.device_count() == 16
     """)
 
 

@@ -37,7 +37,7 @@ def product():
 def test_a_program_is_found_only_with_the_options_that_made_it(change):
     product()
     assert compiles(product) == 0
-    with options.options(**change):
+    with options.update(**change):
         assert compiles(product) == 1
         assert compiles(product) == 0
     assert compiles(product) == 0
@@ -46,7 +46,7 @@ def test_a_program_is_found_only_with_the_options_that_made_it(change):
 @pytest.mark.parametrize("change", [{"check_passes": False}, {"replay": False}], ids=str)
 def test_what_does_not_change_programs_does_not_compile_them_anew(change):
     product()
-    with options.options(**change):
+    with options.update(**change):
         assert compiles(product) == 0
 
 
@@ -57,26 +57,26 @@ def test_calls_are_replayed_only_where_the_option_says_so():
             product()
         return _C.statistics()["replayed"] - before
 
-    with options.options(replay=False):
+    with options.update(replay=False):
         assert replayed() == 0
     assert replayed() > 0
 
 
 def test_options_are_as_before_whatever_happens_within():
     before = _C.options().coalesce, _C.options().turns
-    with pytest.raises(ZeroDivisionError), options.options(coalesce=not before[0], turns=None):
-        spmd.set_coalescing(before[0])
+    with pytest.raises(ZeroDivisionError), options.update(coalesce=not before[0], turns=None):
+        spmd.config.update(coalesce=before[0])
         raise ZeroDivisionError
     assert (_C.options().coalesce, _C.options().turns) == before
 
 
 def test_an_unknown_option_is_told_which_there_are():
     words = (
-        "there is no option 'colaesce'; there are check_passes, coalesce, deduplicate, dump, "
-        "one_place, price_moves, replay, turns, verify"
+        "there is no setting 'colaesce'; there are check_passes, coalesce, deduplicate, dump, "
+        "memory_limit, one_place, price_moves, replay, turns, verify"
     )
     with pytest.raises(ValueError, match=words):
-        options.set_options(colaesce=True)
+        options.update(colaesce=True)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_it_says_what_a_script_on_the_backend_says():
     said = run_script(f"""
         import torch, torch_spmd as spmd
         from torch import nn
-        spmd.set_default_backend("mock_tpu:v5e-8:plan")
+        spmd.config.set_backend("mock_tpu:v5e-8:plan")
         mesh = spmd.make_mesh((2, 4), ("data", "model"))
         model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).to("spmd")
         spmd.shard_module(model, mesh, {RULES!r})
@@ -294,7 +294,7 @@ def test_one_step_is_recorded_for_specs_and_for_the_plan():
         return {"loss": (scale * model(x)).square().mean()}
 
     given = {"on": "v5e-8", "mesh": {"data": 8}, "loss": scaled, "optimizer": "adafactor"}
-    found = spmd.auto_shard(build, batch=batch, **given)
+    found = spmd.planning.auto_shard(build, batch=batch, **given)
     over = {"specs": dict(found), "batch_spec": (found.batch or None,)}
     [by_hand] = spmd.plan(build, batch, **given, **over)
     [proposed] = spmd.plan(build, batch, **given)
@@ -306,7 +306,7 @@ def test_proposed_specs(mesh):
     table = planned(on=["v5e-8", "8xh100"], mesh=mesh, specs="auto")
     assert {row.on for row in table} == {"v5e-8", "8xh100"}
     for candidate in table.candidates:
-        proposed = spmd.auto_shard(
+        proposed = spmd.planning.auto_shard(
             build(), batch=BATCH, on=candidate.row.on, mesh=mesh, loss=loss, optimizer="adamw"
         )
         assert candidate.mesh == proposed.mesh

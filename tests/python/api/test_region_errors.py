@@ -38,7 +38,7 @@ def mesh():
         (lambda t: torch.equal(t, t), READ),
         (lambda t: torch.allclose(t, t), READ),
         (lambda t: f"{t[0]:.2f}", READ),
-        (lambda t: t[int(spmd.axis_index("x"))], READ),
+        (lambda t: t[int(spmd.lax.axis_index("x"))], READ),
         (lambda t: t.requires_grad_().sum().backward(), f"requires_grad_() {BACKWARD}"),
         (
             lambda t: torch.autograd.grad(t.requires_grad_().sum(), t),
@@ -120,12 +120,14 @@ def test_numbers_in_sums(mesh):
     seen = {}
 
     def f(t):
-        seen.update(a=spmd.psum(1, "x"), b=spmd.pmean(3.0, "x"), c=spmd.pmax({"k": 2}, "x"))
+        seen.update(
+            a=spmd.lax.psum(1, "x"), b=spmd.lax.pmean(3.0, "x"), c=spmd.lax.pmax({"k": 2}, "x")
+        )
         with pytest.raises(TypeError, match="x must be a tensor or a tree of tensors; got 'one'"):
-            spmd.psum("one", "x")
+            spmd.lax.psum("one", "x")
         with pytest.raises(TypeError, match="x must be a tensor or a tree of tensors; got 1"):
-            spmd.all_gather(1, "x")
-        return t * spmd.psum(0.5, "x")
+            spmd.lax.all_gather(1, "x")
+        return t * spmd.lax.psum(0.5, "x")
 
     x = torch.arange(8.0, device="spmd")
     assert torch.equal(spmd.shard_map(f, mesh, P("x"), P("x"))(x).cpu(), x.cpu() * 2)

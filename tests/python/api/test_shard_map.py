@@ -35,7 +35,7 @@ def numbers(*shape, dtype=torch.float64, seed=0):
 def by_hand(mesh, f, in_specs, out_spec, *args):
     """What shard_map means: `f` on the lists of all shards, with positions (dicts from axis to
     number); the shards of the result put together."""
-    sizes = mesh.shape()
+    sizes = mesh.shape
     places = [dict(zip(sizes, place)) for place in itertools.product(*map(range, sizes.values()))]
 
     def part(t, spec, place):
@@ -85,44 +85,49 @@ def same(value, count):
 
 RING = {
     "psum": (
-        lambda t: spmd.psum(t, "x"),
+        lambda t: spmd.lax.psum(t, "x"),
         lambda s: same(sum(s), len(s)),
     ),
-    "pmean": (lambda t: spmd.pmean(t, "x"), lambda s: same(sum(s) / len(s), len(s))),
-    "pmax": (lambda t: spmd.pmax(t, "x"), lambda s: same(torch.stack(s).amax(0), len(s))),
-    "pmin": (lambda t: spmd.pmin(t, "x"), lambda s: same(torch.stack(s).amin(0), len(s))),
+    "pmean": (lambda t: spmd.lax.pmean(t, "x"), lambda s: same(sum(s) / len(s), len(s))),
+    "pmax": (lambda t: spmd.lax.pmax(t, "x"), lambda s: same(torch.stack(s).amax(0), len(s))),
+    "pmin": (lambda t: spmd.lax.pmin(t, "x"), lambda s: same(torch.stack(s).amin(0), len(s))),
     "all_gather": (
-        lambda t: spmd.all_gather(t, "x", axis=1),
+        lambda t: spmd.lax.all_gather(t, "x", axis=1),
         lambda s: same(torch.stack(s, 1), len(s)),
     ),
     "all_gather_tiled": (
-        lambda t: spmd.all_gather(t, "x", axis=-1, tiled=True),
+        lambda t: spmd.lax.all_gather(t, "x", axis=-1, tiled=True),
         lambda s: same(torch.cat(s, -1), len(s)),
     ),
     "psum_scatter_tiled": (
-        lambda t: spmd.psum_scatter(t, "x", scatter_dimension=1, tiled=True),
+        lambda t: spmd.lax.psum_scatter(t, "x", scatter_dimension=1, tiled=True),
         lambda s: sum(s).chunk(len(s), 1),
     ),
     "all_to_all_tiled": (
-        lambda t: spmd.all_to_all(t, "x", 1, 0, tiled=True),
+        lambda t: spmd.lax.all_to_all(t, "x", 1, 0, tiled=True),
         lambda s: [torch.cat([t.chunk(len(s), 1)[i] for t in s], 0) for i in range(len(s))],
     ),
     "ppermute": (
-        lambda t: spmd.ppermute(
-            t, "x", [(i, (i + 1) % spmd.axis_size("x")) for i in range(spmd.axis_size("x"))]
+        lambda t: spmd.lax.ppermute(
+            t, "x", [(i, (i + 1) % spmd.lax.axis_size("x")) for i in range(spmd.lax.axis_size("x"))]
         ),
         lambda s: [s[i - 1] for i in range(len(s))],
     ),
     "ppermute_open": (
-        lambda t: spmd.ppermute(t, "x", [(i, i + 1) for i in range(spmd.axis_size("x") - 1)]),
+        lambda t: spmd.lax.ppermute(
+            t, "x", [(i, i + 1) for i in range(spmd.lax.axis_size("x") - 1)]
+        ),
         lambda s: [torch.zeros_like(s[0]), *s[:-1]],
     ),
     "pshuffle": (
-        lambda t: spmd.pshuffle(t, "x", list(reversed(range(spmd.axis_size("x"))))),
+        lambda t: spmd.lax.pshuffle(t, "x", list(reversed(range(spmd.lax.axis_size("x"))))),
         lambda s: list(reversed(s)),
     ),
-    "pbroadcast": (lambda t: spmd.pbroadcast(t, "x", 1), lambda s: same(s[1], len(s))),
-    "axis_index": (lambda t: t * spmd.axis_index("x"), lambda s: [t * i for i, t in enumerate(s)]),
+    "pbroadcast": (lambda t: spmd.lax.pbroadcast(t, "x", 1), lambda s: same(s[1], len(s))),
+    "axis_index": (
+        lambda t: t * spmd.lax.axis_index("x"),
+        lambda s: [t * i for i, t in enumerate(s)],
+    ),
 }
 DOES_NOT_VARY = {"psum", "pmean", "pmax", "pmin", "all_gather", "all_gather_tiled", "pbroadcast"}
 
@@ -130,7 +135,7 @@ DOES_NOT_VARY = {"psum", "pmean", "pmax", "pmin", "all_gather", "all_gather_tile
 @pytest.mark.parametrize("name", RING)
 def test_collectives_and_their_gradients(mesh, name):
     ours, by_lists = RING[name]
-    n = mesh.shape()["x"]
+    n = mesh.shape["x"]
     all_axes = tuple(mesh.axis_names)
     in_spec = P(all_axes, None)
     x = numbers(12, 4 * n)
@@ -160,7 +165,7 @@ def test_gradients_of_values_that_do_not_vary(four):
         return ((x.view(4, 2, 4).sum(0)[None] * w.view(4, 2, 4)) ** 2).sum()
 
     def shards(x, w):
-        return spmd.psum(((spmd.psum(x, "x") * w) ** 2).sum(), "x")
+        return spmd.lax.psum(((spmd.lax.psum(x, "x") * w) ** 2).sum(), "x")
 
     expected = torch.func.grad(whole)(x)
     f = spmd.shard_map(shards, four, P("x", None), P())
@@ -172,14 +177,14 @@ def test_gradients_of_values_that_do_not_vary(four):
 
 
 INSIDE = {
-    "psum": lambda t: spmd.psum(t, "x"),
-    "pmax": lambda t: spmd.pmax(t, "x"),
-    "all_gather": lambda t: spmd.all_gather(t, "x", tiled=True),
-    "psum_scatter": lambda t: spmd.psum_scatter(t, "x", tiled=True),
-    "all_to_all": lambda t: spmd.all_to_all(t, "x", 0, 0, tiled=True),
-    "ppermute": lambda t: spmd.ppermute(t, "x", [(0, 1), (1, 2), (2, 0)]),
-    "pbroadcast": lambda t: spmd.pbroadcast(t, "x", 2),
-    "pvary": lambda t: spmd.pvary(t, "x"),
+    "psum": lambda t: spmd.lax.psum(t, "x"),
+    "pmax": lambda t: spmd.lax.pmax(t, "x"),
+    "all_gather": lambda t: spmd.lax.all_gather(t, "x", tiled=True),
+    "psum_scatter": lambda t: spmd.lax.psum_scatter(t, "x", tiled=True),
+    "all_to_all": lambda t: spmd.lax.all_to_all(t, "x", 0, 0, tiled=True),
+    "ppermute": lambda t: spmd.lax.ppermute(t, "x", [(0, 1), (1, 2), (2, 0)]),
+    "pbroadcast": lambda t: spmd.lax.pbroadcast(t, "x", 2),
+    "pvary": lambda t: spmd.lax.pvary(t, "x"),
 }
 
 
@@ -190,7 +195,7 @@ def test_gradients_taken_inside_are_those_taken_outside(four, name):
 
     def loss(t, w):
         y = INSIDE[name](t)
-        y = y if name != "psum_scatter" else spmd.all_gather(y, "x", tiled=True)
+        y = y if name != "psum_scatter" else spmd.lax.all_gather(y, "x", tiled=True)
         return (y[:4] * w).square().sum()
 
     def gradients(t, w):
@@ -200,7 +205,7 @@ def test_gradients_taken_inside_are_those_taken_outside(four, name):
     w = torch.cat([w + i for i in range(4)])
     inside = spmd.shard_map(gradients, four, specs, P("x", None))(x.to("spmd"), w.to("spmd"))
     t = x.to("spmd").requires_grad_()
-    total = spmd.shard_map(lambda t, w: spmd.psum(loss(t, w), "x"), four, specs, P())
+    total = spmd.shard_map(lambda t, w: spmd.lax.psum(loss(t, w), "x"), four, specs, P())
     total(t, w.to("spmd")).backward()
     torch.testing.assert_close(inside.cpu(), t.grad.cpu())
 
@@ -208,7 +213,7 @@ def test_gradients_taken_inside_are_those_taken_outside(four, name):
 def test_vmap_inside(four):
     x = numbers(8, 3, 5)
     f = spmd.shard_map(
-        lambda t: torch.vmap(lambda u: spmd.psum(u * 2, "x"), 1, 1)(t),
+        lambda t: torch.vmap(lambda u: spmd.lax.psum(u * 2, "x"), 1, 1)(t),
         four,
         P("x", None, None),
         P(),
@@ -222,7 +227,10 @@ def test_trees_and_several_axes(mesh):
     axes = tuple(mesh.axis_names)
 
     def f(batch, scale):
-        return {"sum": spmd.psum(batch["a"].sum(), axes) * scale, "own": [batch["b"] + batch["a"]]}
+        return {
+            "sum": spmd.lax.psum(batch["a"].sum(), axes) * scale,
+            "own": [batch["b"] + batch["a"]],
+        }
 
     a, b = numbers(12, 4), numbers(12, 4, seed=1)
     specs = ({"a": P(axes, None), "b": P(axes, None)}, P())
@@ -240,7 +248,7 @@ def test_short_specs_leave_the_last_dimensions_whole(mesh):
 
     def f(tree, w):
         seen.append([tuple(t.shape) for t in (*tree, w)])
-        return tree[0] * w, {"sum": spmd.psum((tree[0] * w).sum(), axis), "w": w}
+        return tree[0] * w, {"sum": spmd.lax.psum((tree[0] * w).sum(), axis), "w": w}
 
     g = spmd.shard_map(f, mesh, (P(axis), P()), (P(axis), P()))
     inputs = [t.to("spmd").requires_grad_() for t in (rows, rows, whole)]
@@ -260,7 +268,7 @@ def test_some_axes_are_automatic():
     t = spmd.mark_sharding(x.to("spmd"), mesh, P("data", None))
     v = spmd.mark_sharding(w.to("spmd"), mesh, P("model", None))
     f = spmd.shard_map(
-        lambda x, w: spmd.psum(x @ w, "model"),
+        lambda x, w: spmd.lax.psum(x @ w, "model"),
         mesh,
         (P(None, "model"), P("model", None)),
         P(None, None),
@@ -288,7 +296,7 @@ def test_bytes_are_those_of_automatic_code(four):
 
     specs = (P(None, None), P(None, "x"), P("x", None))
     by_hand = spmd.shard_map(
-        lambda x, a, b: spmd.psum(torch.tanh(x @ a) @ b, "x"), four, specs, P(None, None)
+        lambda x, a, b: spmd.lax.psum(torch.tanh(x @ a) @ b, "x"), four, specs, P(None, None)
     )
     rows, grads = run(by_hand)
     expected_rows, expected = run(lambda x, a, b: torch.tanh(x @ a) @ b)
@@ -300,7 +308,7 @@ def test_bytes_are_those_of_automatic_code(four):
 def test_a_region_copies_nothing(four):
     """What pins arguments and results to their specs takes no memory and no time."""
     x = spmd.mark_sharding(numbers(8, 4).to("spmd"), four, P("x", None))
-    f = spmd.shard_map(lambda t: spmd.psum(t, "x"), four, P("x", None), P(None, None))
+    f = spmd.shard_map(lambda t: spmd.lax.psum(t, "x"), four, P("x", None), P(None, None))
     spmd.sync(wait=True)
     total = f(x)
     spmd.sync(wait=True)
@@ -328,10 +336,10 @@ def test_a_region_adds_no_ops_that_change_nothing(mesh):
     """What puts shards in front of a tensor is one view and at most one permutation, however many
     axes and dimensions there are; a collective is the op on that dimension, and what nobody asks
     for is not recorded."""
-    names, n = mesh.axis_names, mesh.size()
+    names, n = mesh.axis_names, mesh.size
     rows, columns = numbers(12, 5).to("spmd"), numbers(5, 12).to("spmd")
     f = spmd.shard_map(
-        lambda a, b, c: (spmd.psum(a, names), b),
+        lambda a, b, c: (spmd.lax.psum(a, names), b),
         mesh,
         (P(names, None), P(None, names), P(None, None)),
         (P(None, None), P(None, names)),
@@ -387,13 +395,13 @@ def test_results_of_one_function_that_differ(mesh):
         for _ in range(2):
             torch.testing.assert_close(f(x.to("spmd")).cpu(), expected, msg=str(len(what)))
 
-    n = mesh.size()
+    n = mesh.size
     shards = x.view(n, -1, 6)
     check(lambda t: t * 2, x * 2)
     check(lambda t: t[:1], shards[:, :1].reshape(n, 6))  # of another size
     check(lambda t: t, x)
-    check(lambda t: spmd.psum(t, names), shards.sum(0).repeat(n, 1))  # which does not vary
-    check(lambda t: spmd.psum(t, names[0]), spmd_sum_along_first(mesh, shards))
+    check(lambda t: spmd.lax.psum(t, names), shards.sum(0).repeat(n, 1))  # which does not vary
+    check(lambda t: spmd.lax.psum(t, names[0]), spmd_sum_along_first(mesh, shards))
     check(lambda t: t > 0, x > 0)
     check(lambda t: t.T.contiguous().T, x)
     check(lambda t: torch.vmap(torch.sin)(t), x.sin())
@@ -404,20 +412,20 @@ def test_results_of_one_function_that_differ(mesh):
     with pytest.raises(ValueError, match="has 0 dimensions, but its spec"):
         f(x.to("spmd"))
     whole = spmd.shard_map(lambda t: what[-1](t), mesh, P(names, None), P(None, None))
-    what.append(lambda t: spmd.psum(t, names))
+    what.append(lambda t: spmd.lax.psum(t, names))
     for _ in range(2):
         torch.testing.assert_close(whole(x.to("spmd")).cpu(), shards.sum(0))
     what.append(lambda t: t * 1)  # of the same size, but it varies
     with pytest.raises(ValueError, match="varies along axis"):
         whole(x.to("spmd"))
-    what.append(lambda t: spmd.psum(t, names))
+    what.append(lambda t: spmd.lax.psum(t, names))
     torch.testing.assert_close(whole(x.to("spmd")).cpu(), shards.sum(0))
     assert torch._C._functorch.maybe_current_level() is None  # no level is left open
 
 
 def spmd_sum_along_first(mesh, shards):
     """What a sum over the first axis gives to each device, one behind the other."""
-    first, *_ = mesh.shape().values()
+    first, *_ = mesh.shape.values()
     apart = shards.view(first, -1, *shards.shape[1:])
     return apart.sum(0, keepdim=True).expand_as(apart).reshape(-1, shards.shape[-1])
 
@@ -432,7 +440,7 @@ def test_collectives_are_one_op_for_those_who_watch_ops(four):
 
     def watched(t):
         with Watching():
-            t = torch.sin(spmd.psum(t, "x"))
+            t = torch.sin(spmd.lax.psum(t, "x"))
         return t
 
     f = spmd.shard_map(watched, four, P("x"), P(None))
@@ -467,9 +475,9 @@ def test_a_position_that_is_first_asked_for_inside_of_transforms(mesh):
     x = numbers(12, 3)
 
     def f(t):
-        gradient = torch.func.grad(lambda s: (s * s * spmd.axis_index("x")).sum())(t)
-        rows = torch.vmap(lambda s: s + spmd.axis_index(mesh.axis_names[-1]))(t)
-        return gradient + rows * spmd.axis_index("x")
+        gradient = torch.func.grad(lambda s: (s * s * spmd.lax.axis_index("x")).sum())(t)
+        rows = torch.vmap(lambda s: s + spmd.lax.axis_index(mesh.axis_names[-1]))(t)
+        return gradient + rows * spmd.lax.axis_index("x")
 
     names = mesh.axis_names
     expected = by_hand(
@@ -519,7 +527,10 @@ def test_dtypes(four, dtype):
     x = numbers(8, dtype=torch.float32).mul(4).to(dtype)
     ring = [(i, (i + 1) % 4) for i in range(4)]
     f = spmd.shard_map(
-        lambda t: (spmd.psum(t, "x"), spmd.ppermute(t, "x", ring)), four, P("x"), (P(None), P("x"))
+        lambda t: (spmd.lax.psum(t, "x"), spmd.lax.ppermute(t, "x", ring)),
+        four,
+        P("x"),
+        (P(None), P("x")),
     )
     total, rolled = f(x.to("spmd"))
     torch.testing.assert_close(total.cpu(), x.view(4, 2).sum(0, dtype=total.dtype))
@@ -527,14 +538,16 @@ def test_dtypes(four, dtype):
 
 
 def test_empty_and_0d(four):
-    f = spmd.shard_map(lambda t, s: (t * s, spmd.psum(s, "x")), four, (P("x"), P()), (P("x"), P()))
+    f = spmd.shard_map(
+        lambda t, s: (t * s, spmd.lax.psum(s, "x")), four, (P("x"), P()), (P("x"), P())
+    )
     empty, total = f(torch.ones(0, device="spmd"), torch.tensor(2.0, device="spmd"))
     assert empty.shape == (0,)
     assert total.item() == 8  # the same value on each of four devices
 
 
 def test_it_compiles_once(four):
-    f = spmd.shard_map(lambda t: spmd.psum(t.sin(), "x"), four, P("x"), P(None))
+    f = spmd.shard_map(lambda t: spmd.lax.psum(t.sin(), "x"), four, P("x"), P(None))
     x = torch.ones(8, device="spmd")
     for _ in range(3):
         f(x).cpu()
@@ -553,12 +566,12 @@ def test_errors(four):
     x = torch.ones(8, 6, device="spmd")
     for make, error, message in (
         (
-            lambda: spmd.psum(x, "x"),
+            lambda: spmd.lax.psum(x, "x"),
             ValueError,
             "psum: there are no shards outside of a manual reg",
         ),
         (
-            lambda: spmd.shard_map(lambda t: spmd.psum(t, "y"), four, P("x", None), P())(x),
+            lambda: spmd.shard_map(lambda t: spmd.lax.psum(t, "y"), four, P("x", None), P())(x),
             ValueError,
             "psum: axis_name: 'y' is not an axis of the region; its axes are 'x'",
         ),
@@ -623,7 +636,7 @@ def test_errors(four):
             make()
     assert torch.equal(x.cpu(), torch.ones(8, 6))  # and no region is left open
     with pytest.raises(ValueError, match="outside of a manual region"):
-        spmd.axis_index("x")
+        spmd.lax.axis_index("x")
 
 
 def test_captured_tensors(four):
@@ -695,7 +708,9 @@ def partial_permutations(n):
 
 def permuted(mesh, sources):
     pairs = [(s, d) for d, s in enumerate(sources) if s >= 0]
-    return spmd.shard_map(lambda t: spmd.ppermute(t, "x", pairs), mesh, P("x", None), P("x", None))
+    return spmd.shard_map(
+        lambda t: spmd.lax.ppermute(t, "x", pairs), mesh, P("x", None), P("x", None)
+    )
 
 
 def test_all_partial_permutations_and_their_gradients():
@@ -739,12 +754,12 @@ def test_permutations_of_some_axes_and_tile_by_tile():
     by_lists = along("x", lambda s: [s[2], s[0], s[0] * 0])
 
     def region(t):
-        return spmd.ppermute(t, "x", [(2, 0), (0, 1)])
+        return spmd.lax.ppermute(t, "x", [(2, 0), (0, 1)])
 
     spec = P(("y", "x"), None)
     expected = by_hand(mesh, by_lists, (spec,), spec, x)
     for coalescing in (True, False):
-        spmd.set_coalescing(coalescing)
+        spmd.config.update(coalesce=coalescing)
         try:
             assert torch.equal(
                 spmd.shard_map(region, mesh, spec, spec)(x.to("spmd")).cpu(), expected
@@ -754,7 +769,7 @@ def test_permutations_of_some_axes_and_tile_by_tile():
             )[1]
             assert torch.equal(tangent.cpu(), expected)
         finally:
-            spmd.set_coalescing(True)
+            spmd.config.update(coalesce=True)
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -772,7 +787,7 @@ def test_ragged_all_to_all(n):
         return torch.cat([torch.stack(rows) for rows in results])
 
     f = spmd.shard_map(
-        lambda *args: spmd.ragged_all_to_all(*args, axis_name="x"),
+        lambda *args: spmd.lax.ragged_all_to_all(*args, axis_name="x"),
         mesh,
         (P("x", None), P("x", None), *[P("x")] * 4),
         P("x", None),
@@ -840,7 +855,7 @@ def test_sizes_that_do_not_fit_are_an_error(which, at, number, words):
     mesh = spmd.make_mesh((2,), ("x",))
     rows, vector = P("x", None), P("x")
     f = spmd.shard_map(
-        lambda *args: spmd.ragged_all_to_all(*args, axis_name="x"),
+        lambda *args: spmd.lax.ragged_all_to_all(*args, axis_name="x"),
         mesh,
         (rows, rows, *[vector] * 4),
         rows,
@@ -870,7 +885,7 @@ def test_sizes_that_do_not_fit_are_an_error(which, at, number, words):
 def test_a_ragged_exchange_of_no_rows():
     mesh = spmd.make_mesh((2,), ("x",))
     f = spmd.shard_map(
-        lambda t, u, n: spmd.ragged_all_to_all(t, u, n, n, n, n, axis_name="x"),
+        lambda t, u, n: spmd.lax.ragged_all_to_all(t, u, n, n, n, n, axis_name="x"),
         mesh,
         (P("x", None), P("x", None), P("x")),
         P("x", None),
@@ -891,9 +906,9 @@ def test_uneven_shards(mesh, size):
 
     def f(t, w):
         seen.append(t.shape)
-        is_own = torch.arange(len(t), device="spmd") < spmd.shard_size(size, axes)
+        is_own = torch.arange(len(t), device="spmd") < spmd.lax.shard_size(size, axes)
         y = t.sin() * w
-        total = spmd.psum(torch.where(is_own[:, None], y.exp(), 0).sum(), axes)
+        total = spmd.lax.psum(torch.where(is_own[:, None], y.exp(), 0).sum(), axes)
         return y, total
 
     rows = P(axes, None)
@@ -915,7 +930,7 @@ def test_uneven_shards(mesh, size):
         assert sum(n for _, n in sent) <= 8 * (3 + 2)  # the gradient of w, the total, the loss
     torch.testing.assert_close(y.detach().cpu(), expected.detach())
     torch.testing.assert_close(total.detach().cpu(), expected.exp().sum().detach())
-    own = spmd.shard_map(lambda: spmd.shard_size(size, axes)[None], mesh, (), P(axes))()
+    own = spmd.shard_map(lambda: spmd.lax.shard_size(size, axes)[None], mesh, (), P(axes))()
     held = [len(range(i * largest, min((i + 1) * largest, size))) for i in range(devices)]
     assert own.tolist() == held
     for a, b in zip(ours, theirs):
@@ -956,7 +971,7 @@ def test_recomputation_inside(mesh):
     def layer(t, scale):
         runs.append(t.shape)
         t = torch.tanh(t @ scale["w"])
-        return [spmd.psum(t, "x") * t, {"total": spmd.psum(t.sum(), axes)}]
+        return [spmd.lax.psum(t, "x") * t, {"total": spmd.lax.psum(t.sum(), axes)}]
 
     def run(f):
         def region(t, w):
@@ -971,20 +986,27 @@ def test_recomputation_inside(mesh):
 
     expected = run(layer)
     assert len(runs) == 1
-    for ours, theirs in zip(run(spmd.remat(layer)), expected):
+    for ours, theirs in zip(run(spmd.lax.remat(layer)), expected):
         torch.testing.assert_close(ours, theirs)
     assert runs == [runs[0]] * 3
-    outside = spmd.remat(lambda t: t.sin())(x.to("spmd"))
+    outside = spmd.lax.remat(lambda t: t.sin())(x.to("spmd"))
     torch.testing.assert_close(outside.cpu(), x.sin())
     with pytest.raises(
         RuntimeError, match=r"remat: in a manual region there can be no torch\.vmap"
     ):
-        f = spmd.shard_map(torch.vmap(spmd.remat(torch.sin)), mesh, P(axes, None), P(axes, None))
+        f = spmd.shard_map(
+            torch.vmap(spmd.lax.remat(torch.sin)), mesh, P(axes, None), P(axes, None)
+        )
         f(x.to("spmd"))
     spmd.shard_map(identity, mesh, P(axes, None), P(axes, None))(x.to("spmd"))  # nothing is open
 
 
-REDUCTIONS = {"sum": spmd.psum, "mean": spmd.pmean, "amax": spmd.pmax, "amin": spmd.pmin}
+REDUCTIONS = {
+    "sum": spmd.lax.psum,
+    "mean": spmd.lax.pmean,
+    "amax": spmd.lax.pmax,
+    "amin": spmd.lax.pmin,
+}
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -1005,14 +1027,14 @@ def test_products_are_computed_again_as_they_were(four, specs):
     """A product of a matrix that does not vary with one that does is another op in a region."""
 
     def layer(t, w):
-        return spmd.psum(torch.nn.functional.linear(t, w).sin().sum(), "x")
+        return spmd.lax.psum(torch.nn.functional.linear(t, w).sin().sum(), "x")
 
     def run(f):
         t, w = (numbers(8, 4, seed=i).to("spmd").requires_grad_() for i in range(2))
         spmd.shard_map(f, four, specs, P())(t, w).square().backward()
         return t.grad.cpu(), w.grad.cpu()
 
-    for ours, expected in zip(run(spmd.remat(layer)), run(layer), strict=True):
+    for ours, expected in zip(run(spmd.lax.remat(layer)), run(layer), strict=True):
         torch.testing.assert_close(ours, expected)
 
 
@@ -1091,7 +1113,9 @@ def test_functional_collectives_between_other_levels():
         got.sum().backward()
         torch.testing.assert_close(t.grad.cpu(), torch.ones_like(x))
     inside = torch.func.grad(lambda t: over("x")(t).sum())
-    with pytest.raises(NotImplementedError, match=r"PyTorch has no derivative .* use spmd\.psum"):
+    with pytest.raises(
+        NotImplementedError, match=r"PyTorch has no derivative .* use spmd\.lax\.psum"
+    ):
         spmd.shard_map(inside, mesh, spec, spec)(x.to("spmd"))
     for on in ("cpu", "spmd"):  # no region, no group of this name
         with pytest.raises((RuntimeError, ValueError), match="x"):
@@ -1114,11 +1138,11 @@ def test_regions_in_regions_and_second_derivatives():
     x = numbers(4, 6)
 
     def inner(t):
-        return spmd.psum(t.sin(), "y") * t
+        return spmd.lax.psum(t.sin(), "y") * t
 
     def outer(t):
         t = spmd.shard_map(inner, mesh, P(None, "y"), P(None, "y"), axis_names={"y"})(t)
-        return spmd.psum((t**3).sum(), "x")
+        return spmd.lax.psum((t**3).sum(), "x")
 
     def whole(t):
         return ((t.sin().view(4, 2, 3).sum(1, keepdim=True) * t.view(4, 2, 3)) ** 3).sum()
@@ -1140,7 +1164,7 @@ def divides(t):
 
 
 def sums_over_y(t):
-    return spmd.psum(t, "y")
+    return spmd.lax.psum(t, "y")
 
 
 def nests(t):
@@ -1222,13 +1246,14 @@ def test_the_words_of_errors(four):
             rows,
             f"shard_map: {line(adds)}: a value is overwritten in place by one of another shape, or "
             "one that does not vary along a manual axis by one that varies; then make it vary "
-            "first: x = spmd.pvary(x, axis)",
+            "first: x = spmd.lax.pvary(x, axis)",
         ),
         (
             fills,
             rows,
             f"shard_map: {line(fills)}: a value that does not vary along a manual axis is "
-            "overwritten in place by one that varies; make it vary first: x = spmd.pvary(x, axis)",
+            "overwritten in place by one that varies; make it vary first: "
+            "x = spmd.lax.pvary(x, axis)",
         ),
         (reads, rows, f"shard_map: {line(reads)}: {read}return the value, or use torch.where"),
         (lists, rows, f"shard_map: {line(lists)}: {read}return the value, or use torch.where"),
@@ -1258,6 +1283,6 @@ def test_the_words_of_errors(four):
         ),
     ):
         with pytest.raises((ValueError, RuntimeError)) as caught:
-            spmd.psum(x, "x") if f is None else spmd.shard_map(f, four, spec, rows)(x)
+            spmd.lax.psum(x, "x") if f is None else spmd.shard_map(f, four, spec, rows)(x)
         assert str(caught.value) == words
     assert total.count_nonzero().item() == 0

@@ -158,10 +158,10 @@ def test_specs_under_vmap_are_about_unbatched_dimensions(mesh):
 
 
 def test_spec_of_the_wrong_length(mesh):
-    t = torch.zeros(4, 4, device="spmd")
-    assert message(ValueError, lambda: spmd.mark_sharding(t, mesh, ("data",))) == (
-        "mark_sharding: spec ('data',) has 1 entry but the tensor has 2 dimensions; give one entry "
-        "per dimension, None where it is not sharded, as in ('data', None)"
+    t = torch.zeros(4, device="spmd")
+    assert message(ValueError, lambda: spmd.mark_sharding(t, mesh, ("data", None))) == (
+        "mark_sharding: spec ('data', None) has 2 entries but the tensor has 1 dimension; give one "
+        "entry per dimension, None where it is not sharded, as in ('data',)"
     )
 
 

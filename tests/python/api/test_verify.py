@@ -14,7 +14,7 @@ from torch_spmd.device import options
 
 @pytest.fixture(autouse=True)
 def verified():
-    with options.options(verify=True):
+    with options.update(verify=True):
         yield
         spmd.sync()
 

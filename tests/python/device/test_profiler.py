@@ -46,7 +46,7 @@ def instructions(text):
 
 @pytest.mark.parametrize("activities", [None, CPU_ONLY])
 def test_programs_and_instructions(activities):
-    with options.options(one_place=False):
+    with options.update(one_place=False):
         step = a_step()
         with profile(activities=activities) as profiled:
             for _ in range(3):
@@ -93,7 +93,7 @@ def test_an_instruction_is_one_op_whoever_computes_its_tiles():
     def run():
         return (x @ x.T).sum().item()
 
-    with options.options(one_place=False):
+    with options.update(one_place=False):
         run()
         with profile(activities=CPU_ONLY) as profiled:
             run()

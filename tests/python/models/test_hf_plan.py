@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spmd.hf.plan: the plans of transformers. `python -m benchmarks.hf_plans` has all models."""
+"""spmd.hf.shard_model: plans of transformers. `python -m benchmarks.hf_plans` has all models."""
 
 import copy
 import re
@@ -82,7 +82,7 @@ EXPERTS = {"experts.gate_up": "grouped_gemm", "experts.bias": "grouped_gemm"}
 
 def test_styles_are_specs(mesh):
     model = Planned(tp=TENSOR).to("spmd")
-    report = spmd.hf.plan(model, mesh, fsdp=None)
+    report = spmd.hf.shard_model(model, mesh, fsdp=None)
     assert report.sharded == {
         "layers.0.weight": P("model", None),
         "layers.0.bias": P("model"),
@@ -96,7 +96,7 @@ def test_styles_are_specs(mesh):
 
 def test_experts_are_dealt_out_and_everything_is_fully_sharded(mesh):
     model = Planned(tp=TENSOR, ep=EXPERTS).to("spmd")
-    report = spmd.hf.plan(model, mesh, ep="data")
+    report = spmd.hf.shard_model(model, mesh, ep="data")
     assert report.sharded["experts.gate_up"] == P("data", None, None)
     assert report.sharded["layers.0.weight"] == P("model", "data")
     assert report.replicated == []
@@ -107,7 +107,7 @@ def test_experts_are_dealt_out_and_everything_is_fully_sharded(mesh):
 
 def test_what_is_not_known_is_named(mesh):
     model = Planned(tp={"layers.0": "diagonal", "layers.1": "rowwise"}).to("spmd")
-    report = spmd.hf.plan(model, mesh, fsdp=None)
+    report = spmd.hf.shard_model(model, mesh, fsdp=None)
     assert report.unsupported == {"layers.0": "diagonal"}
     assert "layers.0: style 'diagonal' is not known" in str(report).splitlines()
     assert report.sharded == {"layers.1.weight": P(None, "model")}
@@ -116,11 +116,11 @@ def test_what_is_not_known_is_named(mesh):
 def test_errors(mesh):
     model = Planned(tp=TENSOR).to("spmd")
     for arguments, message in (
-        ({"tp": "modle"}, "hf.plan: tp: .*modle"),
+        ({"tp": "modle"}, "hf.shard_model: tp: .*modle"),
         ({"ep": "model"}, "Planned has no plan for expert parallelism; write the rules yourself"),
     ):
         with pytest.raises(ValueError, match=message):
-            spmd.hf.plan(model, mesh, **arguments)
+            spmd.hf.shard_model(model, mesh, **arguments)
     with pytest.raises(TypeError, match=r"hf\.plan: model must be an nn.Module; got 3"):
-        spmd.hf.plan(3, mesh)
+        spmd.hf.shard_model(3, mesh)
     assert not spmd.sharding_of(model.embed.weight).is_committed

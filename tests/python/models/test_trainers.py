@@ -147,7 +147,7 @@ TRAINER = """
         if device == "spmd":
             mesh = torch_spmd.make_mesh((2, 4), ("data", "model"))
             model = model.to("spmd")
-            torch_spmd.hf.plan(model, mesh)
+            torch_spmd.hf.shard_model(model, mesh)
         args = TrainingArguments(
             os.path.join(folder, into), max_steps=steps, per_device_train_batch_size=8,
             logging_steps=1, save_steps=2, report_to=[], use_cpu=device == "cpu",

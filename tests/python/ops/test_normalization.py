@@ -62,7 +62,7 @@ def test_statistics_of_half_types_are_those_of_the_kernels_that_run():
     """CUDA's kernels keep them in f32, also for their gradients; the CPU's in the input's type."""
     script = """
         import torch, torch_spmd as spmd
-        spmd.set_default_backend("mock_tpu:v5e-8:plan")
+        spmd.config.set_backend("mock_tpu:v5e-8:plan")
         x = torch.randn(4, 8).bfloat16().to("spmd").requires_grad_()
         layer = torch.nn.LayerNorm(8).bfloat16().to("spmd")
         y, mean, _ = torch.native_layer_norm(x, (8,), layer.weight, layer.bias, 1e-5)

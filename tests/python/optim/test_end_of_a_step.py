@@ -18,12 +18,12 @@ WEIGHTS = 4 * LAYERS * WIDTH * WIDTH  # bytes
 @pytest.fixture(autouse=True)
 def as_a_process_begins():
     """Without a limit, and not taken for one that accumulates gradients."""
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
     for _ in range(2):
         never_zeroed(Run("spmd"), 0)
     _C.forget_programs()  # one with more results would serve, too
     yield
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
 
 
 class Run:
@@ -283,7 +283,7 @@ def test_updates_inside_the_backward_pass():
     that fails leaves all parameters as they were."""
     peaks = []
     for limit in (None, "1GiB"):
-        spmd.set_memory_limit(limit)
+        spmd.config.update(memory_limit=limit)
         run, reference = Run("spmd"), Run("cpu")
         for r in (run, reference):
             torch.manual_seed(1)
@@ -317,7 +317,7 @@ def test_a_step_that_does_not_fit_says_so_where_its_gradients_are_dropped():
     run, reference = Run("spmd", adam), Run("cpu", adam)
     schedule = lr_scheduler.StepLR(run.optimizer, 2)
     before = run.weights()
-    spmd.set_memory_limit(WEIGHTS)
+    spmd.config.update(memory_limit=WEIGHTS)
     for _ in range(2):
         run.loss(0).backward()
         run.optimizer.step()
@@ -329,7 +329,7 @@ def test_a_step_that_does_not_fit_says_so_where_its_gradients_are_dropped():
         torch.testing.assert_close(run.weights(), before, rtol=0, atol=0)
     assert schedule.last_epoch == 2  # is ahead
     run.optimizer.param_groups[0]["lr"] = 0.1
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
     for k in range(3):
         for r in (run, reference):
             r.loss(k).backward()
@@ -343,19 +343,19 @@ def test_a_step_that_does_not_fit_says_so_where_its_gradients_are_dropped():
 )
 def test_whatever_uses_the_device_next_runs_it(use):
     run = Run("spmd", adam)
-    spmd.set_memory_limit(WEIGHTS)
+    spmd.config.update(memory_limit=WEIGHTS)
     run.loss(0).backward()
     run.optimizer.step()
     with pytest.raises(spmd.OutOfMemoryError):
         use(run)
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
     use(run)
 
 
 def test_a_script_that_ends_with_a_step_runs_it():
     script = """
 import torch, torch_spmd as spmd
-spmd.set_memory_limit(64)
+spmd.config.update(memory_limit=64)
 weight = torch.ones(16, 16, device="spmd", requires_grad=True)
 weight.square().sum().backward()
 torch.optim.SGD([weight]).step()

@@ -358,7 +358,7 @@ def test_without_memory_for_its_program_a_step_does_not_happen():
         """
         import torch, torch_spmd as spmd
 
-        spmd.set_default_backend("mock_tpu:v4-8")
+        spmd.config.set_backend("mock_tpu:v4-8")
         weight = torch.ones(4).to("spmd").requires_grad_()
         optimizer = torch.optim.Adam([weight], lr=0.1)
         for size in (4, 2**36):

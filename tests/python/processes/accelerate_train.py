@@ -55,7 +55,7 @@ torch.testing.assert_close(steps(batches), second, rtol=0, atol=0)
 accelerator.save_model(model, f"{folder}/model")
 weights = accelerator.get_state_dict(model)
 assert all(weight.device.type == "cpu" for weight in weights.values()) or (
-    spmd.process_count() == 1
+    spmd.processes.process_count() == 1
 )
 accelerator.wait_for_everyone()
 with accelerator.main_process_first():
@@ -65,7 +65,7 @@ assert saved == ["model.safetensors"], saved
 
 @accelerator.on_main_process
 def show():
-    print("shown by", spmd.process_index())
+    print("shown by", spmd.processes.process_index())
 
 
 show()

@@ -132,7 +132,7 @@ def experts():
         kept.append(y.detach())
         spmd.sync()
     read = kept[0].cpu()
-    if spmd.process_index() == spmd.process_count() - 1:
+    if spmd.processes.process_index() == spmd.processes.process_count() - 1:
         del kept[1]
     out.square().sum().backward()
     results = {"out": out, "x": x.grad, "read": read, "kept": kept[-1] + 1}
@@ -152,7 +152,7 @@ def places_of_two_masks():
     mask = spmd.mark_sharding(mask.to("spmd"), mesh, ("data", None))
     before = mask.nonzero()
     used = x.detach()[before[:, 0], before[:, 1]].cpu()
-    if spmd.process_index() == 0:
+    if spmd.processes.process_index() == 0:
         del before
     counts = mask.long().sum(1)
     most = counts.max().item()
@@ -175,7 +175,7 @@ def reads_by_one():
     spmd.mark_sharding(x, mesh, ("data", None))
     total = x.sum()
     spmd.sync()
-    read = [total.item() for _ in range(3)] if spmd.process_index() == 0 else [32.0] * 3
+    read = [total.item() for _ in range(3)] if spmd.processes.process_index() == 0 else [32.0] * 3
     return {"read": torch.tensor(read), "after": (x + total).cpu()}
 
 
@@ -188,9 +188,9 @@ def results_that_differ_in_liveness():
         x = torch.full((8, 4), float(round)).to("spmd")
         spmd.mark_sharding(x, mesh, ("data", None))
         a, b, c = x + 1, x * 2, x - 3
-        if spmd.process_index() == spmd.process_count() - 1:
+        if spmd.processes.process_index() == spmd.processes.process_count() - 1:
             del a
-        if spmd.process_index() == 0 and round == 1:
+        if spmd.processes.process_index() == 0 and round == 1:
             del b
         spmd.sync()
         results[f"c {round}"] = c.cpu()
@@ -239,7 +239,7 @@ def shards():
     x = torch.arange(70.0).reshape(10, 7).to("spmd")
     spmd.mark_sharding(x, mesh, ("data", "model"))
     mine = spmd.local_shards(x)
-    assert [s.device for s in mine] == list(spmd.local_devices())
+    assert [s.device for s in mine] == list(spmd.processes.local_devices())
     whole = x.cpu()
     for shard in mine:
         assert torch.equal(shard.data, whole[shard.index])
@@ -282,8 +282,8 @@ def main():
     folder = Path(sys.argv[1])
     wanted = [name for name in CASES if name not in sys.argv[2:]]
     results = {name: CASES[name]() for name in wanted}
-    torch.save(results, folder / f"{spmd.process_index()}.pt")
-    print("described:", spmd.describe_devices())
+    torch.save(results, folder / f"{spmd.processes.process_index()}.pt")
+    print("described:", spmd.config.describe_devices())
 
 
 @case
@@ -310,11 +310,11 @@ def rings_experts_pipelines():
     note("experts", mixed.output, *moe.parameters())
     stage = spmd.make_mesh((2, 4), ("data", "stage"))
     layers = [torch.nn.Linear(6, 6).to("spmd") for _ in range(8)]
-    blocks = spmd.pipeline(layers, stage, microbatches=4, schedule="circular")
+    blocks = spmd.nn.pipeline(layers, stage, microbatches=4, schedule="circular")
     x = spmd.mark_sharding(torch.randn(16, 6).to("spmd"), stage, ("data", None))
     note("pipeline", blocks(x), *blocks.parameters())
     layers = [torch.nn.Linear(6, 6).to("spmd") for _ in range(4)]
-    backwards = spmd.pipeline(
+    backwards = spmd.nn.pipeline(
         layers, stage, microbatches=4, schedule="1f1b", loss=lambda y: y.square().mean()
     )
     note("1f1b", backwards(x), *backwards.parameters())

@@ -48,7 +48,7 @@ FAULTS = {
     "another seed": (lambda x: torch.manual_seed(17), True),
     "saves alone": (lambda x: spmd.save(FOLDER / "alone", {"x": x}), True),
     "gives a part alone": (
-        lambda x: spmd.from_process_local(torch.ones(16 // SIZE), MESH, ("data",)), True),
+        lambda x: spmd.processes.from_process_local(torch.ones(16 // SIZE), MESH, ("data",)), True),
     "is late": (lambda x: time.sleep(1.0), False),
     "drops and collects": (lambda x: __import__("gc").collect(), False),
 }  # fmt: skip
@@ -75,7 +75,7 @@ def main():
         if culprit == RANK and step == at_step and passed % PLACES == at_place:
             FAULTS[fault][0](x)
 
-    with spmd.Checkpointer(FOLDER / "kept", every=2, keep=2) as checkpoints:
+    with spmd.checkpoint.Checkpointer(FOLDER / "kept", every=2, keep=2) as checkpoints:
         for step in range(10):
             x = torch.randn(16, 12).to("spmd")
             place(x, step)

@@ -51,7 +51,7 @@ def train(epochs, path=None):
         enable_model_summary=False,
     )
     trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=8), ckpt_path=path)
-    assert trainer.global_rank == spmd.process_index()
+    assert trainer.global_rank == spmd.processes.process_index()
     return trainer, model.losses
 
 
@@ -59,7 +59,7 @@ trainer, losses = train(1)
 path = trainer.checkpoint_callback.best_model_path
 saved = torch.load(path, weights_only=False)
 assert all(weight.device.type == "cpu" for weight in saved["state_dict"].values()) or (
-    spmd.process_count() == 1
+    spmd.processes.process_count() == 1
 )
 trainer.strategy.barrier()
 _, more = train(2, path)

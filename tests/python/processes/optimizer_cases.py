@@ -49,14 +49,14 @@ def losses(state, mesh, seed):
 
 def main():
     mesh, other = (spmd.make_mesh(shape, ("data", "model")) for shape in ((2, 4), (4, 2)))
-    own = FOLDER / f"of {spmd.process_count()}"
+    own = FOLDER / f"of {spmd.processes.process_count()}"
     expected = {}
     for kind in KINDS:
         state = made(kind, mesh, 1)
         losses(state, mesh, 5)
         spmd.save(own / kind, state)
         expected[kind] = losses(state, mesh, 6)
-    if spmd.process_index() == 0:
+    if spmd.processes.process_index() == 0:
         (own / "losses.json").write_text(json.dumps(expected))
     spmd.save(own / "done", {})
     for folder in sorted(FOLDER.iterdir()):

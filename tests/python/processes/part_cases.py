@@ -5,7 +5,7 @@ import torch
 
 import torch_spmd as spmd
 
-LAST = spmd.process_count() - 1
+LAST = spmd.processes.process_count() - 1
 mesh = spmd.make_mesh((2, 4), ("data", "model"))
 line = spmd.make_mesh((8,), ("all",))
 part = spmd.Mesh([1, 4, 6], (3,), ("some",))
@@ -47,19 +47,21 @@ def values():
         whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
         local = own_part(whole, on, spec)
         for given in (shape, None):
-            x = spmd.from_process_local(local, on, spec, given)
+            x = spmd.processes.from_process_local(local, on, spec, given)
             assert x.shape == shape, (x.shape, shape, spec)
             assert spmd.sharding_of(x) == spmd.NamedSharding(on, spec)
             assert spmd.sharding_of(x).is_committed and not x.requires_grad
             assert torch.equal((x * 2).cpu(), whole * 2), (shape, spec)
     for dtype in (torch.bfloat16, torch.int64, torch.bool, torch.complex64):
         whole = (torch.arange(40).reshape(10, 4) % 3).to(dtype)
-        x = spmd.from_process_local(own_part(whole, mesh, ("model", None)), mesh, ("model", None))
+        x = spmd.processes.from_process_local(
+            own_part(whole, mesh, ("model", None)), mesh, ("model", None)
+        )
         assert torch.equal(x.cpu(), whole)
     fused = spmd.blocks(3, "all")
     whole = torch.arange(48.0).reshape(24, 2)
-    rows = whole.view(3, 8, 2)[:, list(spmd.local_devices())].reshape(-1, 2)
-    x = spmd.from_process_local(rows, line, (fused, None))
+    rows = whole.view(3, 8, 2)[:, list(spmd.processes.local_devices())].reshape(-1, 2)
+    x = spmd.processes.from_process_local(rows, line, (fused, None))
     assert torch.equal(x.cpu(), whole)
     assert spmd.sharding_of(x).spec == spmd.P(fused, None)
 
@@ -72,7 +74,9 @@ def a_step():
     for local in (False, True):
         weight = torch.ones(4, 3, device="spmd", requires_grad=True)
         if local:
-            x = spmd.from_process_local(own_part(whole, mesh, ("data", None)), mesh, ("data", None))
+            x = spmd.processes.from_process_local(
+                own_part(whole, mesh, ("data", None)), mesh, ("data", None)
+            )
         else:
             x = spmd.mark_sharding(whole.to("spmd"), mesh, ("data", None))
         (x @ weight).square().mean().backward()
@@ -82,7 +86,7 @@ def a_step():
 
 def sent():
     """debug.collectives says how many bytes leave this process."""
-    count = spmd.process_count()
+    count = spmd.processes.process_count()
     whole = torch.arange(64.0).reshape(16, 4)
     for on, before, after, expected in (
         # Each process sends its rows to every other one.
@@ -110,10 +114,10 @@ def error(call, kind=ValueError):
 
 
 def errors():
-    rows = 16 // spmd.process_count()
-    last = spmd.process_index() == LAST
+    rows = 16 // spmd.processes.process_count()
+    last = spmd.processes.process_index() == LAST
     good = torch.zeros(rows, 4)
-    call = spmd.from_process_local
+    call = spmd.processes.from_process_local
     spec = ("all", None)
     error(lambda: call(torch.zeros(rows + last, 4), line, spec, (16, 4)))
     error(lambda: call(good.double() if last else good, line, spec))
@@ -124,7 +128,7 @@ def errors():
     error(lambda: call(torch.zeros(4, 4 + last), mesh, (None, None)))
     parts = [
         spmd.Shard(torch.zeros(1, 4), (slice(i, i + 1), slice(0, 4)), i, 0)
-        for i in spmd.local_devices()
+        for i in spmd.processes.local_devices()
     ]
     error(lambda: spmd.from_local_shards(parts[last:], line, spec, (8, 4)))
     x = spmd.from_local_shards(parts, line, spec, (8, 4))
@@ -136,5 +140,5 @@ if __name__ == "__main__":
     values()
     a_step()
     sent()
-    if spmd.process_count() > 1:
+    if spmd.processes.process_count() > 1:
         errors()

@@ -18,13 +18,13 @@ first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 killed = [int(word) for word in (folder / "kill").read_text().split()] if first else []
 
 run = Run(spmd.make_mesh((2, 4), ("data", "model")))
-with spmd.Checkpointer(folder / "checkpoints", every=2, keep=2) as checkpoints:
+with spmd.checkpoint.Checkpointer(folder / "checkpoints", every=2, keep=2) as checkpoints:
     begin = checkpoints.load(run.tree()) or 0
     for step in range(begin, steps):
         (loss,) = run.losses(1)
         checkpoints.save(step + 1, run.tree())
-        if spmd.process_index() == 0:
+        if spmd.processes.process_index() == 0:
             with (folder / "losses").open("a") as file:
                 file.write(f"{step} {loss!r}\n")
-        if killed == [spmd.process_index(), step]:
+        if killed == [spmd.processes.process_index(), step]:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -87,17 +87,19 @@ def main():
     rest = [values(batch) for batch in batches]
     rows.asked.clear()
     assert len(rest) == 2 and [values(batch) for batch in again] == rest
-    assert len(rows.asked) == 16 // spmd.process_count()  # what was taken is not read again
+    assert (
+        len(rows.asked) == 16 // spmd.processes.process_count()
+    )  # what was taken is not read again
     found["position"] = (first + rest, [])
     # With a worker, which is not asked for what was taken either.
-    rows = Rows(32, log=f"{sys.argv[1]}/asked by {spmd.process_index()}")
+    rows = Rows(32, log=f"{sys.argv[1]}/asked by {spmd.processes.process_index()}")
     host = DataLoader(rows, 8, num_workers=1, timeout=60)
     again = spmd.Loader(host, SPECS, mesh=mesh, skip=True)
     again.load_state_dict({"position": {**state["position"], "random": random}})
     found["position of a worker"] = ([values(batch) for batch in again], [])
     with open(rows.log) as log:
         asked = [int(line) for line in log]
-    assert len(asked) == 16 // spmd.process_count() and min(asked) >= 16, asked
+    assert len(asked) == 16 // spmd.processes.process_count() and min(asked) >= 16, asked
     found["random"] = (torch.rand(2).tolist(), [])
     # Placed as the marks say; a step has the gradient of the whole batch.
     batch = next(iter(spmd.Loader(DataLoader(Rows(8), 8), SPECS, mesh=mesh)))
@@ -115,12 +117,12 @@ def main():
             next(batches)
         except ValueError as error:
             found[f"error {prefetch}"] = (str(error).split(" (in")[0], [])
-    torch.manual_seed(spmd.process_index())
+    torch.manual_seed(spmd.processes.process_index())
     try:
         next(iter(spmd.Loader(DataLoader(Rows(800), 8, shuffle=True), SPECS, mesh=mesh)))
     except RuntimeError as error:
         print(error)
-    with open(f"{sys.argv[1]}/{spmd.process_index()}.json", "w") as file:
+    with open(f"{sys.argv[1]}/{spmd.processes.process_index()}.json", "w") as file:
         json.dump(found, file)
 
 

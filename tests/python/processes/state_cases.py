@@ -138,7 +138,7 @@ def load_all(other, losses):
         before = read_bytes()
         if name == "tensors":
             spmd.load(other / name, target, verify=False)
-            report = spmd.last_load()
+            report = spmd.checkpoint.last_load()
             assert report.bytes_read <= 1.1 * report.bytes_needed, report
             files = (other / name / "manifest.json").stat().st_size
             assert read_bytes() - before <= 1.1 * report.bytes_needed + files + 2000
@@ -151,7 +151,7 @@ def load_all(other, losses):
 
 def large(own):
     """No process ever holds a whole tensor of which it has a part."""
-    if spmd.process_count() == 1:
+    if spmd.processes.process_count() == 1:
         return
     t = spmd.mark_sharding(torch.zeros(BIG, device="spmd"), line(), ("all", None))
     t += 1
@@ -190,7 +190,7 @@ def large(own):
         for shard in spmd.local_shards(t):
             assert float(shard.data.min()) == float(shard.data.max()) == 1
     spmd.load(own / "large", {"t": t})
-    assert spmd.last_load().bytes_needed == t.nbytes // spmd.process_count()
+    assert spmd.checkpoint.last_load().bytes_needed == t.nbytes // spmd.processes.process_count()
 
 
 def on_meta(own):
@@ -209,18 +209,18 @@ def on_meta(own):
 def kept(own):
     """Checkpoints at intervals."""
     run = Run(grid())
-    with spmd.Checkpointer(own / "kept", every=2, keep=2) as checkpoints:
+    with spmd.checkpoint.Checkpointer(own / "kept", every=2, keep=2) as checkpoints:
         losses = []
         for step in range(7):
             losses += run.losses(1)
             checkpoints.save(step + 1, run.tree())
-    if spmd.process_index() == 0:  # which removes those before
+    if spmd.processes.process_index() == 0:  # which removes those before
         assert checkpoints.steps() == [4, 6]
     again = Run(grid(), seed=1)
     # One that is altered is passed over by all, whoever needs it.
     data = sorted((own / "kept" / "step-0000000006").glob("data-*"))[-1]
     spmd.sync(wait=True)
-    if spmd.process_index() == 0:
+    if spmd.processes.process_index() == 0:
         content = bytearray(data.read_bytes())
         content[-1] ^= 1
         data.write_bytes(content)
@@ -235,10 +235,10 @@ def kept(own):
 
 def stopped(own):
     """One process gets the signal, and all stop behind the same save."""
-    with spmd.Checkpointer(own / "stopped", every=100) as checkpoints:
+    with spmd.checkpoint.Checkpointer(own / "stopped", every=100) as checkpoints:
         for step in range(1, 20):
             saved = checkpoints.save(step, {"step": step})
-            if step == 3 and spmd.process_index() == spmd.process_count() - 1:
+            if step == 3 and spmd.processes.process_index() == spmd.processes.process_count() - 1:
                 os.kill(os.getpid(), signal.SIGTERM)
             assert saved == checkpoints.stopping
             if checkpoints.stopping:
@@ -269,7 +269,7 @@ def exported(own):
     assert os.listdir(hub) == ["model.safetensors"]  # readers would take it for all
 
     def full(file, data):
-        if spmd.process_index() == spmd.process_count() - 1:
+        if spmd.processes.process_index() == spmd.processes.process_count() - 1:
             raise OSError(28, "No space left on device")
         write(file, data)
 
@@ -291,7 +291,7 @@ def failing_disk(own):
 
     def failing(*arguments):
         left[0] -= 1
-        if left[0] == 0 and spmd.process_index() == spmd.process_count() - 1:
+        if left[0] == 0 and spmd.processes.process_index() == spmd.processes.process_count() - 1:
             raise OSError(5, "Input/output error")
         read(*arguments)
 
@@ -303,7 +303,7 @@ def failing_disk(own):
         try:
             target = tensors(0)
             spmd.load(own / "good", target, verify=False)
-        except spmd.CheckpointError as error:
+        except spmd.checkpoint.CheckpointError as error:
             assert "Input/output error" in str(error)
             failed += 1
         finally:
@@ -320,14 +320,14 @@ def random_states(own):
         on_device = torch.rand(3, device="spmd").tolist()
         return torch.rand(3).tolist(), random.random(), numpy.random.rand(), on_device
 
-    for seed in (spmd.process_index(), 0):
+    for seed in (spmd.processes.process_index(), 0):
         torch.manual_seed(5)  # of the device, the same in all
         torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
         random.seed(seed)
         numpy.random.seed(seed)
-        spmd.save(own / "random", {"random": spmd.RandomState()})
+        spmd.save(own / "random", {"random": spmd.checkpoint.RandomState()})
         expected = drawn()
-        spmd.load(own / "random", {"random": spmd.RandomState()})
+        spmd.load(own / "random", {"random": spmd.checkpoint.RandomState()})
         assert drawn() == expected
     saved = spmd.load(own / "random", None)["random"]
     assert "processes" not in saved  # they are the same
@@ -355,7 +355,7 @@ def loader(own):
 
 
 def main():
-    count = spmd.process_count()
+    count = spmd.processes.process_count()
     own = FOLDER / f"of {count}"
     losses = None
     if not own.exists() or count == 1:
@@ -368,7 +368,7 @@ def main():
         kept(own)
         stopped(own)
         loader(own)
-    if losses is not None and spmd.process_index() == 0:
+    if losses is not None and spmd.processes.process_index() == 0:
         (own / "losses.json").write_text(json.dumps(losses))
     spmd.save(own / "done", {})
     for other in sorted(FOLDER.iterdir()):

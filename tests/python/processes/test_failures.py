@@ -124,7 +124,7 @@ DIFFERENCES = {
     "parts on another mesh": (
         {
             "extra": "m = mesh if rank else spmd.make_mesh((2, 4), ('data', 'model')); "
-            "spmd.from_process_local(torch.ones(4, 4), m, ('data', None)).cpu()"
+            "spmd.processes.from_process_local(torch.ones(4, 4), m, ('data', None)).cpu()"
         },
         r"ValueError: from_process_local: mesh is .*\[data=2, model=4\].* in process 0, and "
         r".*\[data=8\].* in process 1",
@@ -188,8 +188,8 @@ torch.ones(2).to("spmd").add_(1).cpu()
 
 def test_auto_shard_finds_the_same_in_all_processes():
     extra = (
-        "print(dict(spmd.auto_shard(torch.nn.Linear(8, 8), batch=torch.zeros(8, 8), on='v5e-8', "
-        "loss=lambda m, x: m(x).sum())))"
+        "print(dict(spmd.planning.auto_shard(torch.nn.Linear(8, 8), batch=torch.zeros(8, 8), "
+        "on='v5e-8', loss=lambda m, x: m(x).sum())))"
     )
     ended = job.run(script(extra=extra), limit=60)
     for each in ended:
@@ -300,7 +300,7 @@ def test_ragged_rows_that_do_not_fit_in_one_process():
     """All processes have the error, where it is read; what the program does not change is kept."""
     extra = (
         "from torch_spmd import P; "
-        "f = spmd.shard_map(lambda t, u, n, o: spmd.ragged_all_to_all(t, u, 0 * n, n, o, n, "
+        "f = spmd.shard_map(lambda t, u, n, o: spmd.lax.ragged_all_to_all(t, u, 0 * n, n, o, n, "
         "axis_name='data'), mesh, (P('data', None), P('data', None), P('data'), P('data')), "
         "P('data', None)); "
         "o = torch.arange(8).repeat_interleave(8); o[50] = 8; "
@@ -320,7 +320,7 @@ def test_ragged_rows_that_do_not_fit_in_one_process():
 
 
 def test_spmd_distributed_0_lets_each_work_alone():
-    text = script(extra="assert spmd.process_count() == 1", lr="0.1 + rank")
+    text = script(extra="assert spmd.processes.process_count() == 1", lr="0.1 + rank")
     for ended in job.run(text, limit=40, SPMD_DISTRIBUTED="0"):
         assert ended.code == 0, ended.err
 

@@ -124,7 +124,7 @@ SHORT = {
     "data": ("(data(moved) * 2).sum().item()", r"preparing \d+ calls at train.py:\d+"),
     "a read": ("held.cpu()", r"reading a value of f32\[33554432\] .* train.py:\d+|an exchange"),
     "a sum": (
-        "def f(t): return spmd.psum(torch.cat([t, t, t]), 'data')\n"
+        "def f(t): return spmd.lax.psum(torch.cat([t, t, t]), 'data')\n"
         "spmd.shard_map(f, mesh, spmd.P('data'), spmd.P(None))(held * 1).sum().item()",
         r"(all_reduce|an exchange|aten::).*",
     ),

@@ -144,7 +144,8 @@ LONE = {
         r"TypeError: save: .*object object.*\(in process 1\)",
     ),
     "what one cannot save while the others talk": (
-        "spmd.save(folder, {'x': object() if rank else 1, 'random': spmd.RandomState()})",
+        "state = spmd.checkpoint.RandomState()\n"
+        "spmd.save(folder, {'x': object() if rank else 1, 'random': state})",
         r"process 0 saves the states of random numbers, and process 1 saves a checkpoint to",
     ),
     "what one has no room to load": (
@@ -208,7 +209,7 @@ dist.all_gather_object(every, dist.get_rank())
 dist.all_reduce(total, group=dist.new_group())
 mesh = spmd.make_mesh((8,), ("all",))
 x = spmd.mark_sharding(torch.arange(8.0).to("spmd"), mesh, ("all",))
-print(total.tolist(), every, x.sum().item(), spmd.process_count())
+print(total.tolist(), every, x.sum().item(), spmd.processes.process_count())
 """
 
 
@@ -279,8 +280,8 @@ def test_data_that_is_saved_before_it_is_used_is_compared(tmp_path):
         assert ended.code == 0, ended.err[-4000:]
         differs = (
             "save: the data of tensor 'x', float32 (300, 300), is not the same as in process 0. "
-            "Every process moves the whole value to the device; spmd.from_process_local takes "
-            "parts (in process 1)"
+            "Every process moves the whole value to the device; "
+            "spmd.processes.from_process_local takes parts (in process 1)"
         )
         assert ended.out.splitlines() == [differs, differs, "saved", "saved"]
 
@@ -293,7 +294,7 @@ import torch_spmd as spmd
 rank = int(os.environ["RANK"])
 mesh = spmd.make_mesh((8,), ("all",))
 w = spmd.mark_sharding(torch.zeros(64, 9).to("spmd"), mesh, ("all", None))
-with spmd.Checkpointer(sys.argv[1], every=1, keep=3) as checkpoints:
+with spmd.checkpoint.Checkpointer(sys.argv[1], every=1, keep=3) as checkpoints:
     first = checkpoints.load({{"w": w}}) or 0
     print("from", first, w.sum().item() / 576 == first, flush=True)
     for step in range(first, 8):
@@ -325,7 +326,9 @@ def test_one_process_leaves_a_checkpointer(tmp_path, how):
 @pytest.mark.parametrize("how", ["raise ValueError('my own mistake')", "sys.exit(0)"])
 def test_a_script_ends_while_its_checkpoint_is_written(tmp_path, how):
     """The thread that writes needs the other process, whose script waits for this one."""
-    text = LEAVING.replace("with spmd.Checkpointer", "if checkpoints := spmd.Checkpointer")
+    text = LEAVING.replace(
+        "with spmd.checkpoint.Checkpointer", "if checkpoints := spmd.checkpoint.Checkpointer"
+    )
     text = text.replace(", keep=3) as checkpoints:", ", keep=3):").format(how=how)
     ends = job.run(text, 2, 40, [str(tmp_path)], SPMD_NUM_DEVICES="8", SPMD_TIMEOUT="120")
     why = "with ValueError: my own mistake" if how[0] == "r" else "its script after round"

@@ -25,14 +25,14 @@ def trained(steps, resume=False):
         vocab_size=64, attention_dropout=0.1, attn_implementation="eager", tie_word_embeddings=True,
     )  # fmt: skip
     model = LlamaForCausalLM(config).to("spmd")
-    spmd.hf.plan(model, spmd.make_mesh((2, 4), ("data", "model")))
+    spmd.hf.shard_model(model, spmd.make_mesh((2, 4), ("data", "model")))
     args = TrainingArguments(
         folder, max_steps=steps, per_device_train_batch_size=8, logging_steps=1, save_steps=2,
         report_to=[], disable_tqdm=True, seed=3, learning_rate=1e-2, lr_scheduler_type="constant",
     )  # fmt: skip
     trainer = Trainer(model, args, train_dataset=data)
     trainer.train(resume_from_checkpoint=resume)
-    assert trainer.is_world_process_zero() == (spmd.process_index() == 0)
+    assert trainer.is_world_process_zero() == (spmd.processes.process_index() == 0)
     return trainer
 
 

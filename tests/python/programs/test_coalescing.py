@@ -14,7 +14,7 @@ import torch_spmd as spmd
 
 @pytest.fixture(autouse=True)
 def tile_by_tile() -> None:
-    spmd.set_coalescing(False)
+    spmd.config.update(coalesce=False)
 
 
 class Small(nn.Module):
@@ -42,7 +42,7 @@ def trained(device: str, coalesced: list[bool]) -> tuple[list[Tensor], nn.Module
         spmd.mark_sharding(tokens, mesh, ("a", "b"))
     optimizer, losses = torch.optim.AdamW(module.parameters(), lr=0.1), []
     for on in coalesced:
-        spmd.set_coalescing(on)
+        spmd.config.update(coalesce=on)
         logits = module(tokens)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
         optimizer.zero_grad()
@@ -68,7 +68,7 @@ def test_shards_and_communication_are_those_of_the_devices() -> None:
     mesh = spmd.make_mesh((4,), ("x",))
     seen = []
     for on in (True, False):
-        spmd.set_coalescing(on)
+        spmd.config.update(coalesce=on)
         x = spmd.mark_sharding(torch.arange(20.0).reshape(10, 2).to("spmd"), mesh, ("x", None))
         y = x + 1
         total = y.sum(0)
@@ -87,7 +87,7 @@ def test_shards_and_communication_are_those_of_the_devices() -> None:
 
 def test_shards_loaded_from_outside_are_put_together() -> None:
     mesh = spmd.make_mesh((4,), ("x",))
-    spmd.set_coalescing(True)
+    spmd.config.update(coalesce=True)
     x = spmd.mark_sharding(torch.zeros(10, 2, device="spmd"), mesh, ("x", None))
     (x * 2).cpu()
     shards = spmd.local_shards(x)
@@ -103,7 +103,7 @@ def test_shards_loaded_from_outside_are_put_together() -> None:
 @pytest.fixture
 def each_by_itself() -> Iterator[None]:
     yield
-    spmd.set_deduplication(True)
+    spmd.config.update(deduplicate=True)
 
 
 def test_replicas_computed_by_themselves_have_the_same_bits(each_by_itself: None) -> None:
@@ -112,7 +112,7 @@ def test_replicas_computed_by_themselves_have_the_same_bits(each_by_itself: None
         return [*losses, *(p.detach().cpu() for p in module.parameters())]
 
     shared = step()
-    spmd.set_deduplication(False)
+    spmd.config.update(deduplicate=False)
     assert all(torch.equal(a, b) for a, b in zip(step(), shared))
 
 
@@ -133,5 +133,5 @@ def test_uses_of_a_reduced_transpose_have_the_same_bits(each_by_itself: None) ->
         return [reduced.cpu(), result.cpu()]
 
     shared = products()
-    spmd.set_deduplication(False)
+    spmd.config.update(deduplicate=False)
     assert all(torch.equal(a, b) for a, b in zip(products(), shared))

@@ -14,7 +14,7 @@ from processes import run_script
 HEAD = """
 import torch, torch_spmd as spmd
 from torch import nn
-spmd.set_default_backend("mock_tpu:v5e-8:plan")
+spmd.config.set_backend("mock_tpu:v5e-8:plan")
 mesh = spmd.make_mesh((2, 4), ("data", "model"))
 def refused(ask):
     try:
@@ -82,7 +82,7 @@ def test_a_question_about_data_is_named(data, question, asked):
     """)
     line = re.search(r"train.py:\d+", said)
     assert line is not None and said.startswith(f"item at {line[0]} asks for the value of {asked}")
-    assert f"with spmd.answers({{'{line[0]}': True}}): …" in said
+    assert f"with spmd.planning.assume({{'{line[0]}': True}}): …" in said
     assert "depends on data" in said and "drop ':plan'" in said
 
 
@@ -90,12 +90,12 @@ def test_answers():
     planned("""
         x = torch.randn(8, device="spmd")
         loss = x.sum()
-        with spmd.answers({"aten::sum": 2, "nothing like it": 3}):
+        with spmd.planning.assume({"aten::sum": 2, "nothing like it": 3}):
             assert loss.item() == 2.0
-            with spmd.answers(0.5):
+            with spmd.planning.assume(0.5):
                 assert loss.item() == 0.5 and (x > 0).tolist() == [True] * 8
             assert "aten::any" in refused((x > 0).any().item)
-        with spmd.answers({"train.py": 5}):  # how many there are
+        with spmd.planning.assume({"train.py": 5}):  # how many there are
             assert (x > 0).nonzero().shape == (5, 1)
         assert "aten::sum" in refused(loss.item)
     """)
@@ -106,7 +106,7 @@ def test_large_constants_are_not_computed():
         ones = torch.ones(1 << 30, device="spmd")
         print(refused(ones.sum().item))
     """)
-    assert "MiB to compute" in said and "spmd.answers" in said
+    assert "MiB to compute" in said and "spmd.planning.assume" in said
 
 
 def test_weights_that_begin_as_constants_take_no_memory():

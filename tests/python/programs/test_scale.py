@@ -24,7 +24,7 @@ PLAN = """
     from common.gpt import GPT, GPTConfig
     from common.strategies import strategy
 
-    spmd.set_default_backend("mock_tpu:v4-8192:plan")
+    spmd.config.set_backend("mock_tpu:v4-8192:plan")
     mesh = spmd.make_mesh(({data}, {model}), ("data", "model"))
     torch.manual_seed(0)
     config = GPTConfig(vocab_size=256, block=32, layers=2, width=64, heads=8, dropout=0.1)

@@ -128,8 +128,8 @@ def test_a_graph_marks_its_inputs():
 
 def test_wrong_specs_are_refused_while_tracing():
     x = torch.ones(8, 2, device="spmd")
-    with pytest.raises(ValueError, match=r"has 1 entries but the tensor has 2 dimensions"):
-        make_fx(lambda t: spmd.reshard(t * 1, mesh, ("a",)), tracing_mode="fake")(x)
+    with pytest.raises(ValueError, match=r"has 3 entries but the tensor has 2 dimensions"):
+        make_fx(lambda t: spmd.reshard(t * 1, mesh, ("a", None, None)), tracing_mode="fake")(x)
     with pytest.raises(ValueError, match=r"has no axis 'c'|does not have"):
         make_fx(lambda t: spmd.mark_sharding(t * 1, mesh, ("c", None)), tracing_mode="fake")(x)
 

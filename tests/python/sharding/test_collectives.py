@@ -104,7 +104,7 @@ def test_2d_never_gathers_an_activation():
 def full_size(mesh, plan):
     """The model of examples/train_gpt.py, all of it."""
     table, model = step(mesh, plan, 256, 8, 128, layers=6, width=384, full=True)
-    tokens_per_device = 8 * 128 // mesh.shape()["data"] if plan == "2d" else 8 * 128
+    tokens_per_device = 8 * 128 // mesh.shape["data"] if plan == "2d" else 8 * 128
     assert sum(row.bytes < 4 * tokens_per_device for row in table.small) <= 3
     return table.large, 4 * 8 * 128 * 384, model
 

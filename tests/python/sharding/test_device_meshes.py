@@ -58,7 +58,7 @@ def test_slices(device_mesh):
 
 
 def test_a_mesh_that_is_made_of_one(device_mesh):
-    made = spmd.to_device_mesh(spmd.make_mesh((4, 2), ("dp", "tp")))
+    made = spmd.dtensor.to_device_mesh(spmd.make_mesh((4, 2), ("dp", "tp")))
     assert made == device_mesh and made["tp"].mesh.tolist() == [0, 1]
     assert made["dp"].get_local_rank() == 0
 
@@ -115,7 +115,7 @@ def test_tensors_over_slices(device_mesh, axes):
     placements = [Shard(0), *[Replicate()] * (len(axes) - 1)]
     for made in (
         marked,
-        spmd.distribute_tensor(torch.ones(8, 4), one, placements),
+        spmd.dtensor.distribute_tensor(torch.ones(8, 4), one, placements),
         torch.distributed.tensor.distribute_tensor(torch.ones(8, 4), one, placements),
         spmd.reshard(torch.ones(8, 4).to("spmd"), one, (axes[0], None)),
     ):
@@ -125,7 +125,7 @@ def test_tensors_over_slices(device_mesh, axes):
         assert spmd.get_global_mesh() == mesh
     if len(axes) == 1:
         with pytest.raises(ValueError, match=r"2 placements were given for the 1 axes of a slice"):
-            spmd.distribute_tensor(torch.ones(8, 4), one, [Shard(0), Replicate()])
+            spmd.dtensor.distribute_tensor(torch.ones(8, 4), one, [Shard(0), Replicate()])
 
 
 def test_slices_that_are_several_axes_or_a_part_of_one(device_mesh):
@@ -142,13 +142,13 @@ def test_slices_that_are_several_axes_or_a_part_of_one(device_mesh):
 
 def test_every_function_that_takes_a_mesh(device_mesh):
     mesh = spmd.make_mesh((4, 2), ("dp", "tp"))
-    assert spmd.from_device_mesh(device_mesh) == mesh
+    assert spmd.dtensor.from_device_mesh(device_mesh) == mesh
     assert spmd.NamedSharding(device_mesh, ("dp",)) == spmd.NamedSharding(mesh, ("dp",))
     double = spmd.shard_map(lambda x: x * 2, device_mesh, (("dp",),), ("dp",))
     assert double(torch.ones(8, device="spmd")).tolist() == [2.0] * 8
-    local = spmd.from_process_local(torch.ones(8), device_mesh, ("dp",))
+    local = spmd.processes.from_process_local(torch.ones(8), device_mesh, ("dp",))
     assert spmd.sharding_of(local).spec == spmd.P("dp")
-    found = spmd.auto_shard(
+    found = spmd.planning.auto_shard(
         nn.Linear(8, 8), batch=torch.empty(8, 8), on="v5e-8", mesh=device_mesh,
         loss=lambda model, x: model(x).sum(),
     )  # fmt: skip
@@ -164,8 +164,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 device_mesh = init_device_mesh("spmd", (2, 4), mesh_dim_names=("dp", "tp"))
 dp, tp = device_mesh["dp"], device_mesh["tp"]
-process, first = spmd.process_index(), spmd.local_devices()[0]
-assert spmd.process_count() > 1 and device_mesh.get_rank() == process
+process, first = spmd.processes.process_index(), spmd.processes.local_devices()[0]
+assert spmd.processes.process_count() > 1 and device_mesh.get_rank() == process
 assert device_mesh.get_coordinate() == divmod(first, 4)
 assert device_mesh.get_local_rank("dp") == dp.get_local_rank() == first // 4
 assert device_mesh.get_local_rank("tp") == tp.get_local_rank() == first % 4

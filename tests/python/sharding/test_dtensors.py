@@ -62,12 +62,12 @@ def test_every_spec_and_every_rank_holds_what_pytorch_gives_it():
         with rank(r, 12):
             device_mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
             for spec, t in marked.items():
-                d = spmd.to_dtensor(t)
+                d = spmd.dtensor.to_dtensor(t)
                 assert d.device_mesh == device_mesh and d.shape == full.shape
                 want = torch_distribute(full, device_mesh, d.placements, src_data_rank=None)
                 assert torch.equal(d.to_local(), want.to_local()), (spec, d.placements, r)
                 if r == 0:
-                    again = spmd.distribute_tensor(full, mesh, d.placements)
+                    again = spmd.dtensor.distribute_tensor(full, mesh, d.placements)
                     assert spmd.sharding_of(again).spec == spec
     assert len(dtensors) == 133
 
@@ -80,21 +80,24 @@ def test_uneven_parts_are_those_of_pytorch(shape):
         t = spmd.mark_sharding(full.to("spmd"), mesh, spec)
         for r in range(8):
             with rank(r, 8):
-                d = spmd.to_dtensor(t)
+                d = spmd.dtensor.to_dtensor(t)
                 want = torch_distribute(full, d.device_mesh, d.placements, src_data_rank=None)
                 assert torch.equal(d.to_local(), want.to_local()), (spec, r)
 
 
 def test_meshes():
     mesh = spmd.Mesh([3, 1, 0, 2], (2, 2), ("x", "y"))
-    there = spmd.to_device_mesh(mesh)
+    there = spmd.dtensor.to_device_mesh(mesh)
     assert there.device_type == "spmd" and there.mesh.tolist() == [[3, 1], [0, 2]]
-    assert spmd.from_device_mesh(there) == mesh
-    assert spmd.from_device_mesh(init_device_mesh("spmd", (2, 4))).axis_names == ("axis0", "axis1")
+    assert spmd.dtensor.from_device_mesh(there) == mesh
+    assert spmd.dtensor.from_device_mesh(init_device_mesh("spmd", (2, 4))).axis_names == (
+        "axis0",
+        "axis1",
+    )
     with pytest.raises(TypeError, match=r"^to_device_mesh: mesh must be a Mesh; got 3 \(int\)$"):
-        spmd.to_device_mesh(3)
+        spmd.dtensor.to_device_mesh(3)
     with pytest.raises(TypeError, match=r"^from_device_mesh: device_mesh must be a DeviceMesh"):
-        spmd.from_device_mesh(mesh)
+        spmd.dtensor.from_device_mesh(mesh)
 
 
 @pytest.mark.parametrize("kind", ["mesh", "device mesh", "torch's function", "torch's and a mesh"])
@@ -106,7 +109,9 @@ def test_distribute_tensor(kind):
         if kind.startswith("torch's"):
             given = mesh if kind.endswith("mesh") else device_mesh
             return torch_distribute(t, given, placements)
-        return spmd.distribute_tensor(t, mesh if kind == "mesh" else device_mesh, placements)
+        return spmd.dtensor.distribute_tensor(
+            t, mesh if kind == "mesh" else device_mesh, placements
+        )
 
     weight = torch.nn.Parameter(torch.randn(24, 8))
     w = distribute(weight, [Shard(-1), _StridedShard(0, split_factor=3)])
@@ -125,7 +130,7 @@ def test_what_is_refused():
 
     def refused(text, *placements):
         with pytest.raises(ValueError) as error:
-            spmd.distribute_tensor(t, mesh, placements)
+            spmd.dtensor.distribute_tensor(t, mesh, placements)
         assert str(error.value) == f"distribute_tensor: {text}"
 
     refused(
@@ -148,30 +153,30 @@ def test_what_is_refused():
         Shard(0),
     )
     with pytest.raises(TypeError, match=r"^distribute_tensor: mesh must be a Mesh or a DeviceMesh"):
-        spmd.distribute_tensor(t, 3)
+        spmd.dtensor.distribute_tensor(t, 3)
     marked = spmd.mark_sharding(t.to("spmd"), mesh, ("a", None))
     with pytest.raises(ValueError, match=r"^to_dtensor: there is no process group"):
-        spmd.to_dtensor(marked)
+        spmd.dtensor.to_dtensor(marked)
     with pytest.raises(TypeError, match=r"^from_dtensor: d must be a DTensor"):
-        spmd.from_dtensor(marked)
+        spmd.dtensor.from_dtensor(marked)
     with rank(0, 4), pytest.raises(ValueError, match="needs 8 ranks, one per device, and the"):
-        spmd.to_dtensor(marked)
+        spmd.dtensor.to_dtensor(marked)
     with rank(0, 8):
-        d = spmd.to_dtensor(marked)
+        d = spmd.dtensor.to_dtensor(marked)
         with pytest.raises(ValueError, match="the process group is a fake one"):
-            spmd.from_dtensor(d)
+            spmd.dtensor.from_dtensor(d)
         with pytest.raises(ValueError, match="has another shape than the DTensor's"):
-            spmd.from_dtensor(d, spmd.make_mesh((8,), ("x",)))
-        with pytest.raises(TypeError, match=r"write spmd.from_dtensor\(t\)$"):
-            spmd.distribute_tensor(d, mesh)
+            spmd.dtensor.from_dtensor(d, spmd.make_mesh((8,), ("x",)))
+        with pytest.raises(TypeError, match=r"write spmd.dtensor.from_dtensor\(t\)$"):
+            spmd.dtensor.distribute_tensor(d, mesh)
         turned = DeviceMesh("cpu", torch.arange(8).reshape(2, 4).flip(0))
         with pytest.raises(ValueError, match="with the same ranks in the same places"):
-            spmd.to_dtensor(marked, turned)
+            spmd.dtensor.to_dtensor(marked, turned)
     view = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("b",)).view(2, 4) + 0
     spmd.sync()
     if "b" not in spmd.sharding_of(view).spec:
         with rank(0, 8), pytest.raises(ValueError, match="a part of an axis, which no placement"):
-            spmd.to_dtensor(view)
+            spmd.dtensor.to_dtensor(view)
 
 
 JOB = """
@@ -184,7 +189,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 mesh = spmd.make_mesh((2, 2), ("a", "b"))
 full = torch.arange(24.0).reshape(12, 2)
 t = spmd.mark_sharding(full.to("spmd").requires_grad_(), mesh, (("b", "a"), None))
-d = spmd.to_dtensor(t)
+d = spmd.dtensor.to_dtensor(t)
 assert d.requires_grad and d.placements == (_StridedShard(0, split_factor=2), Shard(0))
 assert torch.equal(d.full_tensor(), full)
 device_mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
@@ -193,29 +198,29 @@ for placements in (
     [Replicate(), _StridedShard(0, split_factor=3)],
 ):
     d = distribute_tensor(full, device_mesh, placements).requires_grad_()
-    t = spmd.from_dtensor(d)
+    t = spmd.dtensor.from_dtensor(d)
     assert t.device.type == "spmd" and t.requires_grad
     assert torch.equal(t.detach().cpu(), full)
-    again = spmd.to_dtensor(t, device_mesh)
+    again = spmd.dtensor.to_dtensor(t, device_mesh)
     assert again.placements == tuple(placements), (again.placements, placements)
     assert torch.equal(again.to_local(), d.to_local())
-    spmd.from_dtensor(d * 2).sum().backward()
+    spmd.dtensor.from_dtensor(d * 2).sum().backward()
     assert torch.equal(d.grad.full_tensor(), torch.full((12, 2), 2.0))
-    (spmd.from_dtensor(d) * 3).sum().backward()  # of the leaf itself, and more of it is added
+    (spmd.dtensor.from_dtensor(d) * 3).sum().backward()  # of the leaf itself; it adds
     assert torch.equal(d.grad.full_tensor(), torch.full((12, 2), 5.0))
     assert d.grad.placements == tuple(placements)
-    found = torch.autograd.grad((spmd.from_dtensor(d) ** 2).sum(), d)[0]
+    found = torch.autograd.grad((spmd.dtensor.from_dtensor(d) ** 2).sum(), d)[0]
     assert torch.equal(found.full_tensor(), 2 * full)
-    kept = spmd.from_dtensor(d.detach())
+    kept = spmd.dtensor.from_dtensor(d.detach())
     assert not kept.requires_grad and kept.is_leaf
     with torch.no_grad():
-        assert not spmd.from_dtensor(d).requires_grad
-    weight = torch.nn.Parameter(spmd.from_dtensor(d))  # a leaf of its own
+        assert not spmd.dtensor.from_dtensor(d).requires_grad
+    weight = torch.nn.Parameter(spmd.dtensor.from_dtensor(d))  # a leaf of its own
     weight.sum().backward()
     assert weight.is_leaf and weight.grad.cpu().eq(1).all()
     assert spmd.sharding_of(weight).spec == spmd.sharding_of(t).spec
 partial = DTensor.from_local(torch.ones(2), device_mesh, [Partial(), Replicate()], run_check=False)
-t = spmd.from_dtensor(partial, mesh)
+t = spmd.dtensor.from_dtensor(partial, mesh)
 assert t.tolist() == [2.0, 2.0] and spmd.sharding_of(t).spec == spmd.P(None)
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops on sharded images that read neighbours: right results, and only neighbours' rows are sent.
 
-Convolution and pooling at large are in test_partitioner_bugs_images.py and, op by op, in
+Convolution and pooling at large are in test_upstream_bugs_images.py and, op by op, in
 tests/cpp/rules.
 """
 

@@ -61,7 +61,7 @@ def test_losses_and_gradients_are_those_of_the_layers_in_a_row(layers, microbatc
     their_x, our_x = x.clone().requires_grad_(), x.to("spmd").requires_grad_()
     expected = head(nn.Sequential(*plain)(their_x), targets)
     (expected * -2.5).backward()
-    blocks = spmd.pipeline(ours, mesh, microbatches=microbatches, schedule="1f1b", loss=our_head)
+    blocks = spmd.nn.pipeline(ours, mesh, microbatches=microbatches, schedule="1f1b", loss=our_head)
     loss = blocks(our_x, targets=targets.to("spmd"))
     (loss * -2.5).backward()
     torch.testing.assert_close(loss.detach().cpu(), expected.detach())
@@ -85,7 +85,7 @@ def test_one_stage_and_two_axes():
         specs = P("data", None, None), P("data", None)
         ours = [spmd.mark_sharding(t.to("spmd"), mesh, s) for t, s in zip((x, targets), specs)]
         layers, our_head = copy.deepcopy(plain).to("spmd"), copy.deepcopy(head).to("spmd")
-        blocks = spmd.pipeline(layers, mesh, microbatches=4, schedule="1f1b", loss=our_head)
+        blocks = spmd.nn.pipeline(layers, mesh, microbatches=4, schedule="1f1b", loss=our_head)
         loss = blocks(ours[0], targets=ours[1])
         loss.backward()
         expected = head(nn.Sequential(*plain)(x), targets)
@@ -138,7 +138,7 @@ def test_trees_arguments_and_what_is_read_from_outside():
 
         x, pair = {"tokens": to(tokens), "mask": to(mask)}, (to(targets), to(mask).double())
         if pipelined:
-            blocks = spmd.pipeline(
+            blocks = spmd.nn.pipeline(
                 own_layers, mesh, microbatches=3, schedule="1f1b", loss=loss, first=first
             )
             value = blocks(x, own_state["scale"], targets=pair)
@@ -176,7 +176,9 @@ def test_dropout_draws_the_same_numbers_again():
 
     torch.manual_seed(0)
     layers = [Scaled(number).to("spmd") for number in range(8)]
-    blocks = spmd.pipeline(layers, mesh, microbatches=6, schedule="1f1b", loss=lambda y: y.mean())
+    blocks = spmd.nn.pipeline(
+        layers, mesh, microbatches=6, schedule="1f1b", loss=lambda y: y.mean()
+    )
     x = torch.rand(60, 2000, dtype=torch.float64).to("spmd")
     losses = []
     for _ in range(2):
@@ -197,7 +199,7 @@ def test_gradients_with_dropout_are_those_of_the_loss():
     torch.manual_seed(0)
     mesh, config = spmd.make_mesh((2,), ("stage",)), GPTConfig(width=8, heads=2, dropout=0.3)
     layers = [Block(config).double().to("spmd") for _ in range(4)]
-    blocks = spmd.pipeline(layers, mesh, microbatches=3, schedule="1f1b", loss=mean_square)
+    blocks = spmd.nn.pipeline(layers, mesh, microbatches=3, schedule="1f1b", loss=mean_square)
     x, parameters = torch.randn(6, 5, 8).double().to("spmd"), list(blocks.parameters())
     away = [torch.randn(p.shape).to(p) for p in parameters]
 
@@ -222,7 +224,7 @@ def test_a_scaler_keeps_small_gradients_of_float16():
     layers = [nn.Linear(4, 4, bias=False).to("spmd") for _ in range(2)]
     for layer in layers:
         nn.init.eye_(layer.weight)
-    blocks = spmd.pipeline(
+    blocks = spmd.nn.pipeline(
         layers, mesh, microbatches=2, schedule="1f1b", loss=lambda y: y.float().sum() * 1e-8
     )
     x, found = torch.ones(4, 4, device="spmd"), []
@@ -248,7 +250,7 @@ def test_autocast_holds_for_what_runs_again(micro_steps):
     def loss_of(y):
         return head(y).float().square().mean()
 
-    blocks = spmd.pipeline(layers, mesh, microbatches=4, schedule="1f1b", loss=loss_of)
+    blocks = spmd.nn.pipeline(layers, mesh, microbatches=4, schedule="1f1b", loss=loss_of)
     spmd.sync(wait=True)
     with torch.autocast("spmd", torch.bfloat16):
         loss = blocks(x)
@@ -272,7 +274,7 @@ def test_autocast_holds_for_what_runs_again(micro_steps):
 
 def of_matrices(layers, width, microbatches):
     """A pipeline of four stages."""
-    return spmd.pipeline(
+    return spmd.nn.pipeline(
         [Matrix(width).to("spmd") for _ in range(layers)],
         spmd.make_mesh((4,), ("stage",)),
         microbatches=microbatches,
@@ -337,7 +339,7 @@ def peak(schedule, microbatches, checkpoint=False, width=32, examples=256):
     tokens = torch.randint(50, (examples * microbatches,)).to("spmd")
     spmd.sync(wait=True)
     if schedule == "1f1b":
-        blocks = spmd.pipeline(
+        blocks = spmd.nn.pipeline(
             layers,
             mesh,
             microbatches=microbatches,
@@ -347,7 +349,7 @@ def peak(schedule, microbatches, checkpoint=False, width=32, examples=256):
         )
         loss = blocks(tokens)
     else:
-        blocks = spmd.pipeline(
+        blocks = spmd.nn.pipeline(
             layers, mesh, microbatches=microbatches, schedule=schedule, checkpoint=checkpoint
         )
         loss = mean_square(blocks(embedding(tokens)))
@@ -377,7 +379,7 @@ def test_the_memory_of_a_machine_does_not_depend_on_the_number_of_microbatches()
             super().__init__()
             first, layers = nn.Embedding(50, 1024), [Layer(1024) for _ in range(8)]
             parts = {"loss": mean_square, "first": first} if schedule == "1f1b" else {}
-            self.blocks = spmd.pipeline(
+            self.blocks = spmd.nn.pipeline(
                 layers, microbatches=count, schedule=schedule, checkpoint=True, **parts
             )
             self.first = nn.Identity() if parts else first
@@ -434,7 +436,7 @@ def test_a_gpt_trains():
     def loss(y, targets):
         return F.cross_entropy(model.head(model.norm(y)).flatten(0, 1), targets.flatten())
 
-    blocks = model.blocks = spmd.pipeline(
+    blocks = model.blocks = spmd.nn.pipeline(
         model.blocks, mesh, microbatches=2, schedule="1f1b", first=embed, loss=loss
     )
     x, y = (spmd.mark_sharding(t.to("spmd"), mesh, P("data", None)) for t in (tokens, targets))
@@ -468,7 +470,7 @@ def test_the_conformer_trains(monkeypatch):
 
     mesh, head = spmd.make_mesh((4, 2), ("stage", "data")), nn.Linear(16, 8, bias=False).to("spmd")
     head.load_state_dict({"weight": state["head.weight"]})
-    model = spmd.pipeline(
+    model = spmd.nn.pipeline(
         [Stage(i).to("spmd") for i in range(4)],
         mesh,
         microbatches=3,
@@ -494,7 +496,9 @@ def test_errors():
     x = torch.ones(6, 4, device="spmd")
 
     def pipe(loss, schedule="1f1b", **kwargs):
-        return spmd.pipeline(layers, mesh, microbatches=3, schedule=schedule, loss=loss, **kwargs)
+        return spmd.nn.pipeline(
+            layers, mesh, microbatches=3, schedule=schedule, loss=loss, **kwargs
+        )
 
     def second():
         blocks = pipe(mean_square)
@@ -509,7 +513,7 @@ def test_errors():
 
     def on_host():
         random = [OnHost(4).to("spmd") for _ in range(2)]
-        spmd.pipeline(random, mesh, microbatches=3, schedule="1f1b", loss=mean_square)(x)
+        spmd.nn.pipeline(random, mesh, microbatches=3, schedule="1f1b", loss=mean_square)(x)
 
     for make, error, message in (
         (

@@ -39,7 +39,7 @@ def test_it_equals_the_layers_in_a_row(case):
     theirs, their_x = copy.deepcopy(plain), x.clone().requires_grad_()
     expected = nn.Sequential(*theirs)(their_x)
     expected.square().sum().backward()
-    blocks = spmd.pipeline(
+    blocks = spmd.nn.pipeline(
         plain.to("spmd"),
         mesh,
         microbatches=microbatches,
@@ -80,7 +80,7 @@ def test_trees_and_further_arguments():
     mesh, plain = spmd.make_mesh((2,), ("stage",)), [Masked() for _ in range(2)]
     state = {"x": torch.randn(6, 4), "mask": torch.rand(6, 1) < 0.5}
     expected = plain[1](plain[0](state, 0.5), 0.5)
-    blocks = spmd.pipeline([m.to("spmd") for m in plain], mesh, microbatches=3)
+    blocks = spmd.nn.pipeline([m.to("spmd") for m in plain], mesh, microbatches=3)
     got = blocks({name: t.to("spmd") for name, t in state.items()}, 0.5)
     torch.testing.assert_close(got["x"].cpu(), expected["x"].detach())
     assert torch.equal(got["mask"].cpu(), state["mask"])
@@ -90,7 +90,7 @@ def test_dropout_differs_between_stages_and_microbatches():
     mesh = spmd.make_mesh((2,), ("stage",))
     layer = nn.Sequential(nn.Dropout(0.5), nn.Linear(1, 1, bias=False))
     nn.init.ones_(layer[1].weight)
-    blocks = spmd.pipeline([layer.to("spmd"), copy.deepcopy(layer)], mesh, microbatches=4)
+    blocks = spmd.nn.pipeline([layer.to("spmd"), copy.deepcopy(layer)], mesh, microbatches=4)
     y = blocks(torch.ones(4096, 1, device="spmd")).cpu()
     assert abs((y == 4).double().mean() - 0.25) < 0.05  # kept by both
     by_microbatch = y.view(-1, 4).T
@@ -103,7 +103,7 @@ def test_dropout_differs_between_stages_and_microbatches():
 def test_bubbles_are_those_of_the_theory(schedule):
     """Each device does the work of all ticks, of which the layers' own is 1 - bubble."""
     mesh, count, width = spmd.make_mesh((4,), ("stage",)), 8, 32
-    blocks = spmd.pipeline(
+    blocks = spmd.nn.pipeline(
         [Matrix(width).to("spmd") for _ in range(count)],
         mesh,
         microbatches=6,
@@ -124,7 +124,7 @@ def test_each_tick_sends_one_microbatch_to_the_next_stage():
     """And the backward pass as many back. What comes out of the last stage is spread once, and so
     is the gradient that comes out of the first one."""
     mesh, width = spmd.make_mesh((4,), ("stage",)), 32
-    blocks = spmd.pipeline([Matrix(width).to("spmd") for _ in range(4)], mesh, microbatches=6)
+    blocks = spmd.nn.pipeline([Matrix(width).to("spmd") for _ in range(4)], mesh, microbatches=6)
     x = torch.randn(48, width, device="spmd", requires_grad=True)
     spmd.sync(wait=True)
     y = blocks(x)
@@ -140,7 +140,7 @@ def test_the_last_stage_sends_to_the_first_in_a_circular_pipeline():
     """Once the first micro-batch has been everywhere, the exchange of a tick is also from the last
     stage to the first."""
     mesh, width = spmd.make_mesh((4,), ("stage",)), 32
-    blocks = spmd.pipeline(
+    blocks = spmd.nn.pipeline(
         [Matrix(width).to("spmd") for _ in range(8)], mesh, microbatches=6, schedule="circular"
     )
     x = torch.randn(48, width, device="spmd")
@@ -159,7 +159,7 @@ def test_recomputing_and_several_passes_keep_less():
     mesh, width = spmd.make_mesh((4,), ("stage",)), 32
 
     def run(passes, checkpoint):
-        blocks = spmd.pipeline(
+        blocks = spmd.nn.pipeline(
             [Layer(width).to("spmd") for _ in range(8)],
             mesh,
             microbatches=16 // passes,
@@ -199,7 +199,7 @@ def test_tensor_parallel_stages_keep_their_marks():
         spmd.mark_sharding(layer.up.weight, mesh, ("model", None))
         spmd.mark_sharding(layer.up.bias, mesh, ("model",))
         spmd.mark_sharding(layer.down.weight, mesh, (None, "model"))
-    blocks = spmd.pipeline(modules, mesh, microbatches=4)
+    blocks = spmd.nn.pipeline(modules, mesh, microbatches=4)
     assert spmd.sharding_of(blocks.layers.down.weight).spec == P("stage", None, None, "model")
     x = torch.randn(32, 16)
     ours = spmd.mark_sharding(x.to("spmd"), mesh, ("data", None))
@@ -238,7 +238,7 @@ def test_a_gpt_trains():
 
     mesh = spmd.make_mesh((2, 2), ("data", "stage"))
     model = copy.deepcopy(plain).to("spmd")
-    model.blocks = nn.ModuleList([spmd.pipeline(model.blocks, mesh, microbatches=2)])
+    model.blocks = nn.ModuleList([spmd.nn.pipeline(model.blocks, mesh, microbatches=2)])
     ours = [spmd.mark_sharding(t.to("spmd"), mesh, P("data", None)) for t in (tokens, targets)]
     torch.testing.assert_close(losses(model, *ours), losses(plain, tokens, targets))
 
@@ -275,7 +275,7 @@ def test_the_conformer_is_the_one_that_is_unrolled_by_hand(monkeypatch):
             return self.stages(x[None])[0]
 
     mesh = spmd.make_mesh((4, 2), ("stage", "data"))
-    blocks = spmd.pipeline([Stage(i).to("spmd") for i in range(4)], mesh, microbatches=3)
+    blocks = spmd.nn.pipeline([Stage(i).to("spmd") for i in range(4)], mesh, microbatches=3)
     model = nn.Sequential(blocks, nn.Linear(16, 8, bias=False).to("spmd"))
     model[1].load_state_dict({"weight": state["head.weight"]})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -299,42 +299,42 @@ def test_the_conformer_is_the_one_that_is_unrolled_by_hand(monkeypatch):
 
 def test_errors():
     mesh, four = spmd.make_mesh((4,), ("stage",)), [Matrix(4).to("spmd") for _ in range(4)]
-    blocks = spmd.pipeline(four, mesh, microbatches=3)
+    blocks = spmd.nn.pipeline(four, mesh, microbatches=3)
     for make, error, message in (
         (
-            lambda: spmd.pipeline(four, mesh, microbatches=3, schedule="zero"),
+            lambda: spmd.nn.pipeline(four, mesh, microbatches=3, schedule="zero"),
             ValueError,
             "schedule must be 'gpipe', 'circular' or '1f1b'; got 'zero'",
         ),
         (
-            lambda: spmd.pipeline(four[:3], mesh, microbatches=3),
+            lambda: spmd.nn.pipeline(four[:3], mesh, microbatches=3),
             ValueError,
             "3 layers cannot be divided among the 4 stages along axis 'stage'",
         ),
         (
-            lambda: spmd.pipeline(four, mesh, microbatches=3, schedule="circular"),
+            lambda: spmd.nn.pipeline(four, mesh, microbatches=3, schedule="circular"),
             ValueError,
             "needs at least as many micro-batches as the 4 stages along axis 'stage'.*got 3",
         ),
         (
-            lambda: spmd.pipeline([*four[:3], Matrix(5).to("spmd")], mesh, microbatches=3),
+            lambda: spmd.nn.pipeline([*four[:3], Matrix(5).to("spmd")], mesh, microbatches=3),
             ValueError,
             r"weight is torch.float32 \(4, 4\) in layer 0 and torch.float32 \(5, 5\) in layer 3",
         ),
         (
-            lambda: spmd.pipeline([*four[:3], nn.Linear(4, 4).to("spmd")], mesh, microbatches=3),
+            lambda: spmd.nn.pipeline([*four[:3], nn.Linear(4, 4).to("spmd")], mesh, microbatches=3),
             ValueError,
             "layer 0 is a Matrix, layer 3 a Linear",
         ),
         (
-            lambda: spmd.pipeline(
+            lambda: spmd.nn.pipeline(
                 [nn.BatchNorm1d(4).to("spmd") for _ in range(4)], mesh, microbatches=3
             ),
             ValueError,
             "layer 0 has running statistics in 'itself'",
         ),
         (
-            lambda: spmd.pipeline([Matrix(4)] * 4, mesh, microbatches=3),
+            lambda: spmd.nn.pipeline([Matrix(4)] * 4, mesh, microbatches=3),
             ValueError,
             "layer 0: weight: the tensor of shape .* is on 'cpu'",
         ),

@@ -106,7 +106,7 @@ def test_a_region_computes_what_its_function_says_of_each_shard(seeds):
 
         def on_shards(a, b, function=function, summed=summed):
             t = function(a, b).reshape(1, -1)
-            return spmd.pvary(spmd.psum(t, summed) if summed else t, ("d", "x"))
+            return spmd.lax.pvary(spmd.lax.psum(t, summed) if summed else t, ("d", "x"))
 
         region = spmd.shard_map(on_shards, mesh, (P(*a_spec), P(*b_spec)), P(("d", "x")))
         ours = [t.detach().to("spmd").requires_grad_() for t in (a, b)]

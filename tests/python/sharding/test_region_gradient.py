@@ -230,7 +230,7 @@ def test_a_function_with_a_gradient_of_its_own(mesh):
         spmd.sync()
 
 
-@pytest.mark.parametrize("again", [spmd.remat, None], ids=["remat", "checkpoint"])
+@pytest.mark.parametrize("again", [spmd.lax.remat, None], ids=["remat", "checkpoint"])
 def test_recomputation(mesh, again):
     a, runs = leaf(8, 3), []
 
@@ -312,7 +312,10 @@ def test_gradients_in_half_precision(mesh):
 def test_the_program_is_that_of_the_nodes(mesh):
     """As much is recorded as node by node, by fewer calls, and nothing is compiled again."""
     f = spmd.shard_map(
-        lambda a, b: spmd.psum((a @ b).tanh() * 0.5, "x"), mesh, (P(None, "x"), P("x", None)), P()
+        lambda a, b: spmd.lax.psum((a @ b).tanh() * 0.5, "x"),
+        mesh,
+        (P(None, "x"), P("x", None)),
+        P(),
     )
 
     def counts(*leaves):

@@ -21,7 +21,7 @@ def devices(*shape):
 
 
 def shifted(t, n, by=1):
-    return spmd.ppermute(t, "x", [(i, i + by) for i in range(n) if 0 <= i + by < n])
+    return spmd.lax.ppermute(t, "x", [(i, i + by) for i in range(n) if 0 <= i + by < n])
 
 
 def compare(mesh, by_hand, in_specs, out_specs, plain, *args):
@@ -42,14 +42,14 @@ def test_a_pipeline():
     stages, batches = 4, 3
 
     def by_hand(w, x):
-        i = spmd.axis_index("x")
-        state, results = spmd.pvary(torch.zeros_like(x[0]), "x"), []
+        i = spmd.lax.axis_index("x")
+        state, results = spmd.lax.pvary(torch.zeros_like(x[0]), "x"), []
         for tick in range(batches + stages - 1):
             given = torch.where(i == 0, x[min(tick, batches - 1)], state)
             results.append(torch.tanh(given @ w[0]))
             state = shifted(results[-1], stages)
         last = torch.stack(results[stages - 1 :])
-        return spmd.psum(torch.where(i == stages - 1, last, 0), "x")
+        return spmd.lax.psum(torch.where(i == stages - 1, last, 0), "x")
 
     def plain(w, x):
         for each in w:
@@ -73,9 +73,9 @@ def test_experts():
         slot = (chosen.cumsum(0) * chosen).sum(1) - 1
         places = F.one_hot(expert * tokens + slot, n * tokens).to(x.dtype)
         sent = (places.t() @ x).view(n, tokens, -1)
-        here = spmd.all_to_all(sent, "x", 0, 0, tiled=True)
+        here = spmd.lax.all_to_all(sent, "x", 0, 0, tiled=True)
         done = torch.tanh(here.reshape(n * tokens, -1) @ w[0]).view(n, tokens, -1)
-        back = spmd.all_to_all(done, "x", 0, 0, tiled=True)
+        back = spmd.lax.all_to_all(done, "x", 0, 0, tiled=True)
         return places @ back.reshape(n * tokens, -1)
 
     def plain(x, w):
@@ -97,10 +97,10 @@ def test_a_convolution_with_neighbours():
 
 def test_rows_of_a_table():
     def by_hand(w, index):
-        own = index - spmd.axis_index("x") * len(w)
+        own = index - spmd.lax.axis_index("x") * len(w)
         here = (own >= 0) & (own < len(w))
         rows = F.embedding(own.clamp(0, len(w) - 1), w)
-        return spmd.psum(torch.where(here[:, None], rows, 0), "x")
+        return spmd.lax.psum(torch.where(here[:, None], rows, 0), "x")
 
     plain = lambda w, index: F.embedding(index, w)  # noqa: E731
     args = numbers(12, 3), torch.tensor([0, 5, 11, 5])
@@ -109,8 +109,8 @@ def test_rows_of_a_table():
 
 def test_statistics_of_the_whole_batch():
     def by_hand(x):
-        mean = spmd.pmean(x.mean(0), "x")
-        variance = spmd.pmean((x - mean).square().mean(0), "x")
+        mean = spmd.lax.pmean(x.mean(0), "x")
+        variance = spmd.lax.pmean((x - mean).square().mean(0), "x")
         return (x - mean) / (variance + 1e-5).sqrt()
 
     def plain(x):
@@ -122,23 +122,23 @@ def test_statistics_of_the_whole_batch():
 @pytest.mark.parametrize("way", ["gathered", "scattered", "ring", "three axes"])
 def test_matrix_products(way):
     def ring(a, b):
-        n, i, total = 4, spmd.axis_index("x"), 0
+        n, i, total = 4, spmd.lax.axis_index("x"), 0
         for step in range(n):
             blocks = a.view(len(a), n, len(b))
             own = blocks.gather(1, ((i - step) % n).expand(len(a), 1, len(b)))[:, 0]
             total = total + own @ b
-            b = spmd.ppermute(b, "x", [(k, (k + 1) % n) for k in range(n)])
+            b = spmd.lax.ppermute(b, "x", [(k, (k + 1) % n) for k in range(n)])
         return total
 
     def gathered(a, b):
-        a = spmd.all_gather(a, "y", axis=1, tiled=True)
-        return a @ spmd.all_gather(b, "x", axis=0, tiled=True)
+        a = spmd.lax.all_gather(a, "y", axis=1, tiled=True)
+        return a @ spmd.lax.all_gather(b, "x", axis=0, tiled=True)
 
     def scattered(a, b):
-        return spmd.psum_scatter(a @ b, "y", scatter_dimension=1, tiled=True)
+        return spmd.lax.psum_scatter(a @ b, "y", scatter_dimension=1, tiled=True)
 
     def over_y(a, b):
-        return spmd.psum(a @ b, "y")
+        return spmd.lax.psum(a @ b, "y")
 
     both = P("x", "y")
     mesh, by_hand, in_specs, out_specs = {
@@ -155,7 +155,7 @@ def test_data_and_tensor_parallel():
         return torch.relu(x @ up) @ down
 
     def by_hand(*args):
-        return spmd.psum(layer(*args), "y")
+        return spmd.lax.psum(layer(*args), "y")
 
     args = numbers(4, 6), numbers(6, 12, seed=1), numbers(12, 6, seed=2)
     specs = (P("x"), P(None, "y"), P("y"))
@@ -166,13 +166,13 @@ def test_a_ragged_exchange_with_nobody_and_its_gradient():
     """Device i sends its first i + 1 rows to device 0, and none to device 1."""
 
     def by_hand(x):
-        i = spmd.axis_index("x")
+        i = spmd.lax.axis_index("x")
         zero = 0 * i
         room = torch.zeros(4, 2, dtype=x.dtype, device="spmd") + 0 * x[:1]
         sizes, ends = torch.stack([i + 1, zero]), torch.stack([zero, i + 1])
         arrive = torch.where(i == 0, torch.arange(1, 3, device="spmd"), 0)
         args = ends, sizes, torch.stack([i, zero]), arrive
-        return spmd.ragged_all_to_all(x, room, *args, axis_name="x")
+        return spmd.lax.ragged_all_to_all(x, room, *args, axis_name="x")
 
     def plain(x):
         return torch.cat([x[0:1], x[3:5], x.new_zeros(5, 2)])
@@ -184,9 +184,9 @@ def test_second_and_forward_derivatives():
     x, v = numbers(4, 4), numbers(4, 4, seed=1)
 
     def by_hand(t):
-        rows = spmd.all_gather(t, "x", tiled=True) ** 3
-        part = spmd.psum_scatter(rows, "y", scatter_dimension=0, tiled=True)
-        return spmd.psum(part.square().sum(), ("x", "y"))
+        rows = spmd.lax.all_gather(t, "x", tiled=True) ** 3
+        part = spmd.lax.psum_scatter(rows, "y", scatter_dimension=0, tiled=True)
+        return spmd.lax.psum(part.square().sum(), ("x", "y"))
 
     def plain(t):
         return 2 * (t[:, :2] ** 3 + t[:, 2:] ** 3).square().sum()
@@ -212,7 +212,7 @@ def test_threads_have_regions_of_their_own():
     def by_hand(t):
         inside.set()
         assert go_on.wait(30)
-        return spmd.psum(t, "x")
+        return spmd.lax.psum(t, "x")
 
     def run():
         f = spmd.shard_map(by_hand, devices(4), P("x"), P())
@@ -223,7 +223,7 @@ def test_threads_have_regions_of_their_own():
     try:
         assert inside.wait(30)
         with pytest.raises(ValueError, match="outside of a manual region"):
-            spmd.axis_index("x")
+            spmd.lax.axis_index("x")
     finally:
         go_on.set()
         other.join()
@@ -233,7 +233,7 @@ def test_threads_have_regions_of_their_own():
 def test_arguments_of_any_layout_again_and_again():
     """What is remembered of shapes does not depend on strides, types, marks or gradients."""
     mesh, columns = devices(2), numbers(6, 4)
-    f = spmd.shard_map(lambda t: t * 2 + spmd.axis_index("x"), mesh, P("x"), P("x"))
+    f = spmd.shard_map(lambda t: t * 2 + spmd.lax.axis_index("x"), mesh, P("x"), P("x"))
     for _ in range(2):
         for t in (columns, columns.float(), columns.clone().requires_grad_()):
             d = t.detach().to("spmd").requires_grad_(t.requires_grad)
@@ -249,7 +249,7 @@ def test_arguments_of_any_layout_again_and_again():
 
 
 def test_a_traced_region():
-    f = spmd.shard_map(lambda t: spmd.psum(t * 2, "x"), devices(2), P(None, "x"), P())
+    f = spmd.shard_map(lambda t: spmd.lax.psum(t * 2, "x"), devices(2), P(None, "x"), P())
     x = numbers(4, 4)
     traced = make_fx(f)(x.to("spmd"))
     for _ in range(2):

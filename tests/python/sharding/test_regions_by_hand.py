@@ -29,7 +29,7 @@ def mlp(x, up, bias, down):
 
 
 def mlp_by_hand(x, up, bias, down):
-    return spmd.psum(mlp(x, up, bias, down), "x")
+    return spmd.lax.psum(mlp(x, up, bias, down), "x")
 
 
 def attention(x, q, k, v, out):
@@ -41,7 +41,7 @@ def attention(x, q, k, v, out):
 
 
 def attention_by_hand(*args):
-    return spmd.psum(attention(*args), "x")
+    return spmd.lax.psum(attention(*args), "x")
 
 
 def block(x, q, k, v, out, up, bias, down):
@@ -59,8 +59,8 @@ def fsdp(x, up, bias, down):
 
 
 def fsdp_by_hand(x, *parameters):
-    gathered = [spmd.all_gather(p, "x", tiled=True) for p in parameters]
-    return spmd.psum(fsdp(x, *gathered), "x")
+    gathered = [spmd.lax.all_gather(p, "x", tiled=True) for p in parameters]
+    return spmd.lax.psum(fsdp(x, *gathered), "x")
 
 
 def cross_entropy(x, w, target):
@@ -70,12 +70,12 @@ def cross_entropy(x, w, target):
 def cross_entropy_by_hand(x, w, target):
     logits = x @ w
     size = logits.shape[1]
-    largest = spmd.pmax(logits.detach().amax(1), "x")
-    total = spmd.psum((logits - largest[:, None]).exp().sum(1), "x")
-    own = target - spmd.axis_index("x") * size
+    largest = spmd.lax.pmax(logits.detach().amax(1), "x")
+    total = spmd.lax.psum((logits - largest[:, None]).exp().sum(1), "x")
+    own = target - spmd.lax.axis_index("x") * size
     here = (own >= 0) & (own < size)
     found = logits.gather(1, own.clamp(0, size - 1)[:, None])[:, 0]
-    return (total.log() + largest - spmd.psum(torch.where(here, found, 0), "x")).mean()
+    return (total.log() + largest - spmd.lax.psum(torch.where(here, found, 0), "x")).mean()
 
 
 HEADS, ROWS = P(None, "x"), P("x")
@@ -163,7 +163,7 @@ def test_gradients_of_several_passes_lie_as_the_arguments_do():
     w = spmd.mark_sharding(numbers(8, 12).to("spmd"), mesh, P("x", None)).requires_grad_()
     v, x = numbers(12, seed=1).to("spmd").requires_grad_(), numbers(8, 12, seed=2)
     region = spmd.shard_map(
-        lambda w, v, x: spmd.psum((w * x * v).sin().sum(), "x"), mesh, (ROWS, P(), ROWS), P()
+        lambda w, v, x: spmd.lax.psum((w * x * v).sin().sum(), "x"), mesh, (ROWS, P(), ROWS), P()
     )
     for count in range(1, 4):
         region(w, v, x.to("spmd")).backward()
@@ -239,7 +239,7 @@ def test_a_region_is_the_program_of_automatic_code(with_bias):
         found = ops(_C.last_program().program_text())
         return found, [t.grad.cpu() for t in args]
 
-    by_hand = spmd.shard_map(lambda *args: spmd.psum(layer(*args), "x"), mesh, specs, P())
+    by_hand = spmd.shard_map(lambda *args: spmd.lax.psum(layer(*args), "x"), mesh, specs, P())
     ours, gradients = run(layers(by_hand))
     theirs, expected = run(layers(layer))
     for a, b in zip(gradients, expected):
@@ -281,7 +281,7 @@ def rows(table, indices):
 
 
 def summed(function):
-    return lambda *args: spmd.psum(function(*args), "x")
+    return lambda *args: spmd.lax.psum(function(*args), "x")
 
 
 def rms_block(x, scale, q, k, v, out, scale2, up, down, psum=lambda t: t):
@@ -292,7 +292,7 @@ def rms_block(x, scale, q, k, v, out, scale2, up, down, psum=lambda t: t):
 
 
 def rms_block_by_hand(*args):
-    return rms_block(*args, psum=lambda t: spmd.psum(t, "x"))
+    return rms_block(*args, psum=lambda t: spmd.lax.psum(t, "x"))
 
 
 WEIGHTS = [(12, 24)] * 3 + [(24, 12)]
@@ -421,7 +421,7 @@ def test_a_plan_of_a_region_is_that_of_automatic_code():
     class ByHand(Layer):
         def forward(self, x):
             region = spmd.shard_map(
-                lambda x, up, down: spmd.psum(torch.tanh(x @ up) @ down, "model"),
+                lambda x, up, down: spmd.lax.psum(torch.tanh(x @ up) @ down, "model"),
                 None,
                 (P(), P(None, "model"), P("model")),
                 P(),

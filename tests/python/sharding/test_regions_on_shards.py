@@ -74,7 +74,7 @@ ENDED = [True, False] + [True] * (STEPS - 1)
 
 
 CASES = {
-    "products": lambda a, b: spmd.psum((a.T @ b).tanh(), "x") @ a.T[:, :2].contiguous(),
+    "products": lambda a, b: spmd.lax.psum((a.T @ b).tanh(), "x") @ a.T[:, :2].contiguous(),
     "softmax": lambda a, b: (a.softmax(1) * torch.nn.functional.layer_norm(b, (3,))).T.reshape(
         3, 2
     ),
@@ -86,15 +86,17 @@ CASES = {
     "no grad": lambda a, b: a * b.detach() + torch.where(a > b, a.exp(), b),
     "new tensors": lambda a, b: a + torch.arange(3, device="spmd") * b + torch.zeros_like(a),
     "casts": lambda a, b: a.double().sin().float() + b.to(torch.bfloat16).float(),
-    "mean": lambda a, b: a - spmd.pmean(b, "x"),
-    "largest": lambda a, b: a * spmd.pmax(b, "x") + spmd.pmin(a, "x"),
-    "gather": lambda a, b: spmd.all_gather(a, "x", axis=0, tiled=True)[:2] * b,
-    "scatter": lambda a, b: spmd.psum_scatter(
+    "mean": lambda a, b: a - spmd.lax.pmean(b, "x"),
+    "largest": lambda a, b: a * spmd.lax.pmax(b, "x") + spmd.lax.pmin(a, "x"),
+    "gather": lambda a, b: spmd.lax.all_gather(a, "x", axis=0, tiled=True)[:2] * b,
+    "scatter": lambda a, b: spmd.lax.psum_scatter(
         torch.cat([a, b]), "x", scatter_dimension=0, tiled=True
     ),
-    "exchange": lambda a, b: spmd.all_to_all(torch.cat([a, b]), "x", 0, 0, tiled=True)[:2] * b,
-    "broadcast": lambda a, b: a * spmd.pbroadcast(b, "x", 2),
-    "position": lambda a, b: a * spmd.axis_index("x") + spmd.pvary(spmd.psum(b, "x"), "x"),
+    "exchange": lambda a, b: spmd.lax.all_to_all(torch.cat([a, b]), "x", 0, 0, tiled=True)[:2] * b,
+    "broadcast": lambda a, b: a * spmd.lax.pbroadcast(b, "x", 2),
+    "position": lambda a, b: (
+        a * spmd.lax.axis_index("x") + spmd.lax.pvary(spmd.lax.psum(b, "x"), "x")
+    ),
     "second order": lambda a, b: torch.func.grad(lambda t: (t * b).sin().sum())(a),
     "vmap": lambda a, b: torch.func.vmap(lambda s, t: s.cumsum(0) * t)(a, b),
 }
@@ -114,14 +116,14 @@ def test_functions(mesh, case, differentiated):
 def test_two_axes(grid):
     a, b = leaf(4, 6), leaf(6, 4, seed=1)
     rows = (P("x", "y"), P("y", None))
-    assert check(lambda a, b: spmd.psum(a @ b, "y"), grid, rows, ROWS, a, b) == ON_SHARDS
+    assert check(lambda a, b: spmd.lax.psum(a @ b, "y"), grid, rows, ROWS, a, b) == ON_SHARDS
     both = (P(None, ("x", "y")), P(("x", "y"), None))
     a, b = leaf(3, 8), leaf(8, 5, seed=1)
-    sums = lambda a, b: spmd.psum(a @ b, ("x", "y"))  # noqa: E731
+    sums = lambda a, b: spmd.lax.psum(a @ b, ("x", "y"))  # noqa: E731
     assert check(sums, grid, both, WHOLE, a, b) == ON_SHARDS
     tiles = P("x", "y")
     assert check(lambda a: a * 2, grid, (tiles,), tiles, leaf(4, 4)) == ON_SHARDS
-    one = spmd.shard_map(lambda a: spmd.psum(a * 2, "x"), grid, P("x"), P(), axis_names="x")
+    one = spmd.shard_map(lambda a: spmd.lax.psum(a * 2, "x"), grid, P("x"), P(), axis_names="x")
     for _ in range(STEPS):  # the other axis is automatic
         torch.testing.assert_close(one(a[:2]).cpu(), (2 * a[:2]).detach().cpu().sum(0)[None])
 
@@ -148,9 +150,9 @@ def test_a_step_that_comes_again_is_skipped(mesh, case):
 def test_steps_over_two_axes_are_skipped(grid):
     columns, rows = P(None, ("y", "x")), P(("y", "x"), None)
     cases = [
-        (lambda a, b: spmd.psum(a @ b, "y"), (P("x", "y"), P("y", None)), ROWS),
-        (lambda a, b: spmd.psum(a @ b, ("y", "x")), (columns, rows), WHOLE),
-        (lambda a, b: spmd.psum(a.sum() * b, "x"), (P("y", None), P("x", "y")), P(None, "y")),
+        (lambda a, b: spmd.lax.psum(a @ b, "y"), (P("x", "y"), P("y", None)), ROWS),
+        (lambda a, b: spmd.lax.psum(a @ b, ("y", "x")), (columns, rows), WHOLE),
+        (lambda a, b: spmd.lax.psum(a.sum() * b, "x"), (P("y", None), P("x", "y")), P(None, "y")),
     ]
     for function, specs, out in cases:
         region = spmd.shard_map(function, grid, specs, out)
@@ -219,7 +221,7 @@ OTHERS = {
     "of the result": lambda a: Flipped.apply(a * a),
     "in place": written,
     "hooks": with_hooks,
-    "recomputed": lambda a: spmd.remat(lambda t: t.sin() * t)(a),
+    "recomputed": lambda a: spmd.lax.remat(lambda t: t.sin() * t)(a),
     "no grad": lambda a: (lambda held: held * a)(torch.no_grad()(torch.sin)(a)),
     "detached": lambda a: a.detach() * a,
     "another number": lambda a: a * 2.5,
@@ -367,9 +369,9 @@ def test_hooks_see_what_collectives_save(mesh):
     def f(t):
         t = t * 1
         if not hooked[0]:
-            return spmd.pmax(t, "x") * 1
+            return spmd.lax.pmax(t, "x") * 1
         with torch.autograd.graph.saved_tensors_hooks(lambda t: t, torch.zeros_like):
-            return spmd.pmax(t, "x") * 1
+            return spmd.lax.pmax(t, "x") * 1
 
     again = spmd.shard_map(f, mesh, ROWS, WHOLE)
     for step in range(2 * STEPS):
@@ -384,7 +386,7 @@ def test_hooks_see_what_collectives_save(mesh):
 
 def test_a_region_without_arguments(mesh):
     region = spmd.shard_map(
-        lambda: torch.arange(3, device="spmd")[None] + spmd.axis_index("x"), mesh, (), ROWS
+        lambda: torch.arange(3, device="spmd")[None] + spmd.lax.axis_index("x"), mesh, (), ROWS
     )
     for _ in range(STEPS):
         assert region().cpu().tolist() == [[i, i + 1, i + 2] for i in range(4)]
@@ -432,9 +434,9 @@ def test_what_a_later_step_refuses(mesh):
         "is inside of another one over axis 'x'": lambda t: spmd.shard_map(
             torch.sin, mesh, ROWS, ROWS
         )(t),
-        "is not an axis of the region": lambda t: spmd.psum(t, "y"),
+        "is not an axis of the region": lambda t: spmd.lax.psum(t, "y"),
         "must match the size": lambda t: t + t.new_zeros(7, 3),
-        "has 1 dimensions, but its spec": lambda t: spmd.psum(t.sum(1), "x"),
+        "has 1 dimensions, but its spec": lambda t: spmd.lax.psum(t.sum(1), "x"),
     }
     for words, refused in functions.items():
         which[0] = 0
@@ -531,7 +533,7 @@ def test_an_argument_that_is_written_before_the_gradient(mesh):
 def test_nothing_is_compiled_again_and_nothing_grows(mesh):
     a, b = leaf(8, 4), leaf(4, 8, seed=1)
     region = spmd.shard_map(
-        lambda a, b: spmd.psum(torch.tanh(a @ b) * 0.5, "x"), mesh, (P(None, "x"), ROWS), WHOLE
+        lambda a, b: spmd.lax.psum(torch.tanh(a @ b) * 0.5, "x"), mesh, (P(None, "x"), ROWS), WHOLE
     )
 
     def counts():
@@ -591,7 +593,7 @@ def test_calls_of_another_recording_do_not_stay(mesh):
     """A tape that begins like another one and leaves it within a call knows its own call."""
 
     def layer(a, up, down):
-        return spmd.psum(torch.tanh(a @ up) @ down, "x")
+        return spmd.lax.psum(torch.tanh(a @ up) @ down, "x")
 
     def both(a, *w):
         return layer(layer(a, *w[:2]), *w[2:])

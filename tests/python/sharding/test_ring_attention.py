@@ -69,7 +69,7 @@ CASES = {
 def test_it_is_attention_over_the_whole_sequence(mesh, case):
     """Values and gradients, in float64, with two queries for each key head."""
     mesh = spmd.make_mesh(*MESHES[mesh])
-    n, arguments = mesh.shape()["context"], dict(CASES[case])
+    n, arguments = mesh.shape["context"], dict(CASES[case])
     in_zigzag, key_block = arguments.pop("zigzag", False), arguments.pop("key_block", None)
     q, k, v = numbers(2, 4, 24, 6), numbers(2, 2, 24, 6, seed=1), numbers(2, 2, 24, 5, seed=2)
     weight = numbers(2, 4, 24, 5, seed=3)

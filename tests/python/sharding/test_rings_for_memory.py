@@ -18,7 +18,7 @@ pytestmark = pytest.mark.modes("coalesced", "verified")
 @pytest.fixture(autouse=True)
 def no_limit_afterwards():
     yield
-    spmd.set_memory_limit(None)
+    spmd.config.update(memory_limit=None)
 
 
 def numbers(*shape, seed=0, dtype=torch.float64):
@@ -86,7 +86,7 @@ def test_values_and_gradients_are_those_of_the_whole_sequence(mesh, case):
     step(mesh, spec, tensors, **how)
     whole = spmd.debug.memory(step=False).peak_bytes
     assert {kind for kind, _ in sent()} > {"all_gather"}
-    spmd.set_memory_limit(whole * 2 // 3)
+    spmd.config.update(memory_limit=whole * 2 // 3)
     ours = step(mesh, spec, tensors, **how)
     assert RINGS in reason()
     assert spmd.debug.memory(step=False).peak_bytes <= whole * 2 // 3
@@ -103,10 +103,10 @@ def test_only_what_does_not_fit_goes_in_rings_and_says_so():
     tensors = [numbers(2, 4, 48, 6), numbers(2, 2, 48, 6, seed=1), numbers(2, 2, 48, 6, seed=2)]
     step(mesh, SEQUENCE, tensors, **how)
     whole, collectives = spmd.debug.memory(step=False).peak_bytes, sent()
-    spmd.set_memory_limit(2 * whole)
+    spmd.config.update(memory_limit=2 * whole)
     step(mesh, SEQUENCE, tensors, **how)
     assert sent() == collectives and "rings" not in reason()
-    spmd.set_memory_limit(whole // 2)
+    spmd.config.update(memory_limit=whole // 2)
     step(mesh, SEQUENCE, tensors, **how)
     peak = spmd.debug.memory(step=False).peak_bytes
     assert peak <= whole // 2
@@ -149,7 +149,7 @@ def test_a_model_has_the_gradients_of_one_device():
 
     gradients("spmd")
     whole = spmd.debug.memory(step=False).peak_bytes
-    spmd.set_memory_limit(whole // 2)
+    spmd.config.update(memory_limit=whole // 2)
     ours = gradients("spmd")
     assert "spmd::attention (3 times) and spmd::attention_backward (3 times)" in reason()
     assert spmd.debug.memory(step=False).peak_bytes <= whole // 2

@@ -108,7 +108,7 @@ def test_a_loop_of_experts(case, devices, verify):
     given = drawn()
     want = gradients(case, *given)
     mesh = spmd.make_mesh((devices,), ("data",))
-    with options.options(verify=verify):
+    with options.update(verify=verify):
         got = gradients(case, *placed(mesh, *given))
         spmd.sync()
     for ours, theirs in zip(got, want):

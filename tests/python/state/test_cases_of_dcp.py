@@ -297,7 +297,7 @@ def test_every_altered_byte_of_data_is_noticed_or_harmless(tmp_path, mesh):
         target = {"w": on_device({"w": torch.zeros(8, 8)}, mesh, 1)["w"], "n": 0}
         try:
             found = spmd.load(tmp_path, target)
-        except spmd.CheckpointError as error:
+        except spmd.checkpoint.CheckpointError as error:
             assert "distcp' is altered" in str(error)
             refused += 1
             assert not target["w"].any().item() and target["n"] == 0

@@ -87,16 +87,18 @@ def test_steps(tmp_path, mesh):
     for name in ("step-0000000007", "step-0000000008.tmp", "notes", "step-9"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-0000000011").write_text("")
-    with spmd.Checkpointer(tmp_path) as checkpoints:
+    with spmd.checkpoint.Checkpointer(tmp_path) as checkpoints:
         for step, value in ((5, 1.0), (6, 2.0), (6, 3.0)):
             checkpoints.save(step, {"w": rows(mesh, value)})
     assert checkpoints.steps() == [5, 6]
     target = {"w": rows(mesh, 0.0)}
     assert checkpoints.load(target) == 6 and float(target["w"].min()) == 3.0
     assert checkpoints.load(target, step=5) == 5 and float(target["w"].min()) == 1.0
-    with pytest.raises(spmd.CheckpointError, match=r"step-0000000007' has no manifest\.json"):
+    with pytest.raises(
+        spmd.checkpoint.CheckpointError, match=r"step-0000000007' has no manifest\.json"
+    ):
         checkpoints.load(target, step=7)
-    with pytest.raises(spmd.CheckpointError, match=r"step-0000000004' does not exist"):
+    with pytest.raises(spmd.checkpoint.CheckpointError, match=r"step-0000000004' does not exist"):
         checkpoints.load(target, step=4)
 
 
@@ -122,5 +124,5 @@ def test_names_and_shapes_are_read_without_tensors(tmp_path, mesh):
 def test_files_of_orbax_itself(tmp_path, mesh):
     (tmp_path / "ocdbt.process_0").mkdir()
     (tmp_path / "_METADATA").write_text("{}")
-    with pytest.raises(spmd.CheckpointError, match=r"has no manifest\.json"):
+    with pytest.raises(spmd.checkpoint.CheckpointError, match=r"has no manifest\.json"):
         spmd.load(tmp_path, {"w": rows(mesh, 0.0)})

@@ -89,7 +89,9 @@ def test_a_first_save_that_is_killed_is_no_checkpoint(tmp_path, monkeypatch):
         spmd.save(tmp_path, tree_of(NEW))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 9 and list(tmp_path.iterdir())
-    with pytest.raises(spmd.CheckpointError, match=r"has no manifest.json, which is written last"):
+    with pytest.raises(
+        spmd.checkpoint.CheckpointError, match=r"has no manifest.json, which is written last"
+    ):
         loaded(tmp_path)
 
 
@@ -161,7 +163,9 @@ def test_every_altered_byte_of_data_is_noticed(tmp_path):
     begin = 8 + int.from_bytes(good[:8], "little")
     for at in [begin, begin + 1, len(good) // 2, len(good) - 1]:
         data.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
-        with pytest.raises(spmd.CheckpointError, match=re.escape(f"{str(data)!r} is altered")):
+        with pytest.raises(
+            spmd.checkpoint.CheckpointError, match=re.escape(f"{str(data)!r} is altered")
+        ):
             loaded(tmp_path)
     data.write_bytes(good)
     assert loaded(tmp_path) == OLD
@@ -173,7 +177,7 @@ def test_every_altered_byte_of_the_manifest_is_noticed(tmp_path):
     good = path.read_bytes()
     for at in range(len(good) - 1):
         path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-        with pytest.raises(spmd.CheckpointError, match=re.escape(str(path))):
+        with pytest.raises(spmd.checkpoint.CheckpointError, match=re.escape(str(path))):
             spmd.load(tmp_path, {"a": torch.ones(2)})
 
 
@@ -184,7 +188,7 @@ def test_truncated_files(tmp_path, name):
     good = path.read_bytes()
     for length in (0, 5, 100, len(good) // 2, len(good) - 2):
         path.write_bytes(good[:length])
-        with pytest.raises(spmd.CheckpointError, match=re.escape(str(path))):
+        with pytest.raises(spmd.checkpoint.CheckpointError, match=re.escape(str(path))):
             loaded(tmp_path)
 
 
@@ -192,9 +196,11 @@ def test_a_missing_file(tmp_path):
     spmd.save(tmp_path, tree_of(OLD))
     data = the_data(tmp_path)
     data.unlink()
-    with pytest.raises(spmd.CheckpointError, match=re.escape(f"{str(data)!r} is missing")):
+    with pytest.raises(
+        spmd.checkpoint.CheckpointError, match=re.escape(f"{str(data)!r} is missing")
+    ):
         loaded(tmp_path)
-    with pytest.raises(spmd.CheckpointError, match="'/nowhere' does not exist"):
+    with pytest.raises(spmd.checkpoint.CheckpointError, match="'/nowhere' does not exist"):
         spmd.load("/nowhere", {})
 
 
@@ -207,7 +213,7 @@ def test_an_altered_checkpoint_changes_nothing(tmp_path):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(3)
-    with pytest.raises(spmd.CheckpointError):
+    with pytest.raises(spmd.checkpoint.CheckpointError):
         spmd.load(tmp_path, model)
     assert all((parameter == 3).all().item() for parameter in model.parameters())
     spmd.load(tmp_path, model, verify=False)  # for those who know
@@ -251,7 +257,7 @@ def test_a_disk_that_fails_while_tensors_are_filled(tmp_path, monkeypatch):
             try:
                 spmd.load(tmp_path / "one", target, verify=False)
                 break
-            except spmd.CheckpointError as error:
+            except spmd.checkpoint.CheckpointError as error:
                 text = str(error)
         assert "Input/output error" in text and target["n"] == 0
         before, loaded, _ = text.partition(" had been loaded before")
@@ -266,7 +272,7 @@ def test_a_disk_that_fails_while_tensors_are_filled(tmp_path, monkeypatch):
         spmd.load(tmp_path / "one", target)
         assert all(target[name].cpu().eq(1).all() for name in names) and target["n"] == 1
     assert found == {"0.0", "1.0", "nan"} and n > 12
-    with spmd.Checkpointer(tmp_path / "run") as checkpoints:
+    with spmd.checkpoint.Checkpointer(tmp_path / "run") as checkpoints:
         checkpoints.save(1, tree(OLD), wait=True)
         checkpoints.save(2, tree(NEW), wait=True)
         target = tree(0.0)
@@ -301,7 +307,7 @@ def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path):
         assert w.tolist() == [0, 0, 0]
     double = torch.zeros(2).double()
     spmd.load(tmp_path, {"w": w, "v": double}, strict=False, cast=True)
-    assert double.tolist() == [1, 1] and spmd.last_load().left_out == ("n",)
+    assert double.tolist() == [1, 1] and spmd.checkpoint.last_load().left_out == ("n",)
 
 
 def test_an_optimizer_of_other_parameters(tmp_path):
@@ -516,7 +522,9 @@ def test_nothing_of_a_file_is_run(tmp_path):
     folder = tmp_path / "dcp"
     folder.mkdir()
     (folder / ".metadata").write_bytes(pickle.dumps(Touch(trap)))
-    with pytest.raises(spmd.CheckpointError, match=r"names posix\.mkdir, which is not allowed"):
+    with pytest.raises(
+        spmd.checkpoint.CheckpointError, match=r"names posix\.mkdir, which is not allowed"
+    ):
         spmd.load(folder, {})
     assert not trap.exists()
 
@@ -527,5 +535,7 @@ def test_a_later_version_is_named(tmp_path):
     content = json.loads(path.read_text())["content"] | {"version": 99}
     text = manifest._canonical(content)
     path.write_text(f'{{"digest":"{manifest.digest(text.encode())}","content":{text}}}')
-    with pytest.raises(spmd.CheckpointError, match="version 99; this version of torch_spmd reads"):
+    with pytest.raises(
+        spmd.checkpoint.CheckpointError, match="version 99; this version of torch_spmd reads"
+    ):
         spmd.load(tmp_path, {})

@@ -218,7 +218,7 @@ def test_every_sharding_loads_into_every_other(tmp_path, shape):
             spmd.load(tmp_path / str(i), {"w": target})
             assert torch.equal(target.cpu(), value)
             assert spmd.sharding_of(target).spec == P(*target_spec)
-            assert spmd.last_load().ratio == 1
+            assert spmd.checkpoint.last_load().ratio == 1
 
 
 def test_each_part_is_written_once(tmp_path):
@@ -266,7 +266,7 @@ def test_parameters_on_meta_are_created_sharded(tmp_path):
 def test_a_part_of_a_checkpoint_reads_a_part_of_its_bytes(tmp_path):
     spmd.save(tmp_path, {"large": torch.zeros(1000, 1000), "small": torch.ones(10)})
     spmd.load(tmp_path, {"small": torch.zeros(10)}, strict=False)
-    report = spmd.last_load()
+    report = spmd.checkpoint.last_load()
     assert report.bytes_needed == report.bytes_read == 40
     assert report.left_out == ("large",)
 
@@ -304,7 +304,7 @@ def test_large_tensors_are_read_in_pieces(tmp_path, small_pieces, spec):
         for key, value in {**values, "host": values["a"]}.items():
             assert torch.equal(target[key].cpu(), value), key
         assert not before.any()  # a copy shares its memory until the tensor is written
-        assert spmd.last_load().ratio == 1
+        assert spmd.checkpoint.last_load().ratio == 1
     spmd.load(
         tmp_path, {"a": (wide := torch.zeros(7, 9).double().to("spmd"))}, strict=False, cast=True
     )

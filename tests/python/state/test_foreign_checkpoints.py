@@ -193,7 +193,7 @@ def test_files_of_safetensors(tmp_path, mesh):
         target = model_of(mesh)
         spmd.load(path, target)
         assert torch.equal(target[2].weight.cpu(), model[2].weight)
-        assert spmd.last_load().ratio == 1
+        assert spmd.checkpoint.last_load().ratio == 1
 
 
 def test_the_hubs_form(tmp_path, mesh, monkeypatch):
@@ -215,7 +215,9 @@ def test_the_hubs_form(tmp_path, mesh, monkeypatch):
     for name, parameter in empty.named_parameters():
         assert torch.equal(parameter.cpu(), model.get_parameter(name).cpu())
     (tmp_path / names[1]).unlink()
-    with pytest.raises(spmd.CheckpointError, match=r"00002-of-00003\.safetensors' is missing"):
+    with pytest.raises(
+        spmd.checkpoint.CheckpointError, match=r"00002-of-00003\.safetensors' is missing"
+    ):
         spmd.load(tmp_path, empty)
 
 
@@ -235,7 +237,9 @@ def test_truncated_files_of_safetensors(tmp_path):
     good = path.read_bytes()
     for length in (0, 7, 20, len(good) - 1):
         path.write_bytes(good[:length])
-        with pytest.raises(spmd.CheckpointError, match=r"model.safetensors' is truncated"):
+        with pytest.raises(
+            spmd.checkpoint.CheckpointError, match=r"model.safetensors' is truncated"
+        ):
             spmd.load(path, {"w": torch.zeros(10)})
 
 
@@ -284,7 +288,7 @@ def test_models_whose_files_have_other_names(tmp_path):
         spmd.load(tmp_path, empty, mesh=mesh, rules=rules)
         for name, tensor in model.state_dict().items():
             assert torch.equal(empty.state_dict()[name].cpu(), tensor), name
-        assert spmd.last_load().ratio == 1
+        assert spmd.checkpoint.last_load().ratio == 1
         experts = empty.model.layers[0].mlp.experts.gate_up_proj
         assert spmd.sharding_of(experts).spec == P(*rules["*.experts.*"])
     spmd.save(tmp_path / "own", empty)  # and its own names are found as they are

@@ -327,15 +327,15 @@ def test_shuffled_epochs_go_on(tmp_path, generator):
     first = loader()
     batches = iter(first)
     before = [next(batches)["y"].tolist() for _ in range(2)]
-    spmd.save(tmp_path, {"loader": first, "random": spmd.RandomState()})
+    spmd.save(tmp_path, {"loader": first, "random": spmd.checkpoint.RandomState()})
     torch.manual_seed(99)
     second = loader()
-    spmd.load(tmp_path, {"loader": second, "random": spmd.RandomState()})
+    spmd.load(tmp_path, {"loader": second, "random": spmd.checkpoint.RandomState()})
     assert before + numbers(second) == expected[0]
     assert numbers(second) == expected[1]
-    spmd.save(tmp_path, {"loader": second, "random": spmd.RandomState()})  # between two
+    spmd.save(tmp_path, {"loader": second, "random": spmd.checkpoint.RandomState()})  # between two
     third = loader()
-    spmd.load(tmp_path, {"loader": third, "random": spmd.RandomState()})
+    spmd.load(tmp_path, {"loader": third, "random": spmd.checkpoint.RandomState()})
     assert numbers(third) == expected[2]
 
 
@@ -377,12 +377,12 @@ def test_generators_of_samplers_go_on(tmp_path, kind, workers, taken):
     batches = iter(first)
     for _ in range(taken):
         next(batches)
-    spmd.save(tmp_path, {"loader": first, "random": spmd.RandomState()})
+    spmd.save(tmp_path, {"loader": first, "random": spmd.checkpoint.RandomState()})
     expected = [numbers(batches), numbers(first)]
     second = loader()
     random.seed(99)
     torch.manual_seed(99)
-    spmd.load(tmp_path, {"loader": second, "random": spmd.RandomState()})
+    spmd.load(tmp_path, {"loader": second, "random": spmd.checkpoint.RandomState()})
     assert [numbers(second), numbers(second)] == expected
 
 

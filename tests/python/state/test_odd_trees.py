@@ -131,11 +131,15 @@ def test_folders_with_several_files_of_the_hub(tmp_path):
         (tmp_path / f"{name}.safetensors.index.json").write_text(json.dumps(index))
     assert spmd.load(tmp_path, None)["w"].tolist() == [1, 1]
     (tmp_path / "model.safetensors.index.json").rename(tmp_path / "a.safetensors.index.json")
-    with pytest.raises(spmd.CheckpointError, match=r"several checkpoints: a\.safetensors\.index"):
+    with pytest.raises(
+        spmd.checkpoint.CheckpointError, match=r"several checkpoints: a\.safetensors\.index"
+    ):
         spmd.load(tmp_path, None)
     for path in tmp_path.glob("*.json"):
         path.unlink()
-    with pytest.raises(spmd.CheckpointError, match=r"the tensor 'w' in two files, .*give the path"):
+    with pytest.raises(
+        spmd.checkpoint.CheckpointError, match=r"the tensor 'w' in two files, .*give the path"
+    ):
         spmd.load(tmp_path, None)
     assert spmd.load(tmp_path / "model-1.safetensors", None)["w"].tolist() == [1, 1]
 
@@ -153,7 +157,7 @@ def test_headers_of_safetensors_that_do_not_fit_their_bytes(tmp_path):
     assert set(write((8, 16), (0, 8))) == {"a", "b"}
     for a, b, rest in (((0, 8), (4, 12), 16), ((0, 8), (12, 20), 20), ((0, 8), (0, 8), 16),
                        ((0, 8), (8, 16), 17)):  # fmt: skip
-        with pytest.raises(spmd.CheckpointError, match=r"x\.safetensors' is altered"):
+        with pytest.raises(spmd.checkpoint.CheckpointError, match=r"x\.safetensors' is altered"):
             write(a, b, rest)
 
 
@@ -168,7 +172,8 @@ def test_where_tensors_are_created_on_the_device(tmp_path, mesh, monkeypatch, la
         w = spmd.mark_sharding(torch.full((8, 2), value), mesh, ("x", None)) * 1
         host = torch.full((3,), value, device="cpu")
         return {"w": w, "n": torch.full((2,), value), "host": host, "array": numpy.full(2, value),
-                "view": torch.full((4, 3), value).t(), "random": spmd.RandomState()}  # fmt: skip
+                "view": torch.full((4, 3), value).t(),
+                "random": spmd.checkpoint.RandomState()}  # fmt: skip
 
     def check(tree):
         assert tree["host"].device.type == "cpu" and tree["w"].device.type == "spmd"

@@ -39,7 +39,7 @@ def in_mode(name: str) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(as_variables(MODES[name]))
     try:
-        with _options.options(**MODES[name]):
+        with _options.update(**MODES[name]):
             yield
     finally:
         for variable in as_variables(MODES[name]):

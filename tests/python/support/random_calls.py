@@ -44,19 +44,21 @@ ASKED = ("__getitem__", "__eq__", "__len__", "__iter__", "__hash__", "__repr__",
 def surface() -> dict[str, Callable[..., Any]]:
     """Functions, constructors and methods by name; methods take their object first."""
     found: dict[str, Callable[..., Any]] = {}
-    for module in (spmd, spmd.debug, spmd.hf, spmd.testing):
-        names = getattr(module, "__all__", None) or vars(module)
-        for name in names:
-            thing = getattr(module, name)
-            ours = (getattr(thing, "__module__", None) or "").startswith("torch_spmd")
-            if name.startswith("_") or not ours:
-                continue
-            where = f"{module.__name__.removeprefix('torch_spmd').strip('.') or 'spmd'}.{name}"
-            if isinstance(thing, type):
-                found |= _of_class(where, thing)
-            elif callable(thing):
-                shards = thing.__module__ == "torch_spmd.regions.collectives"
-                found[where] = _in_a_region(thing) if shards else thing
+    subjects = [spmd.checkpoint, spmd.config, spmd.debug, spmd.dtensor, spmd.hf, spmd.lax]
+    subjects += [spmd.planning, spmd.processes, spmd.testing]
+    names = [(spmd, name) for name in spmd.__all__]
+    names += [(m, name) for m in subjects for name in m.__all__ if name not in spmd.__all__]
+    for module, name in [*names, (spmd.nn, "pipeline")]:
+        thing = getattr(module, name)
+        ours = (getattr(thing, "__module__", None) or "").startswith("torch_spmd")
+        if name.startswith("_") or not ours:
+            continue
+        where = f"{module.__name__.removeprefix('torch_spmd').strip('.') or 'spmd'}.{name}"
+        if isinstance(thing, type):
+            found |= _of_class(where, thing)
+        elif callable(thing):
+            shards = thing.__module__ == "torch_spmd.regions.collectives"
+            found[where] = _in_a_region(thing) if shards else thing
     for name in ("mark_sharding", "reshard"):
         found[f"torch.ops.spmd.{name}"] = getattr(torch.ops.spmd, name)
     module = type(torch.spmd)
@@ -148,7 +150,7 @@ class World:
         return model
 
     def device_mesh(self) -> DeviceMesh:
-        return spmd.to_device_mesh(self.mesh)
+        return spmd.dtensor.to_device_mesh(self.mesh)
 
     def planned(self) -> nn.Module:
         model = self.module()
@@ -221,9 +223,9 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "stream": lambda w: torch.spmd.current_stream(),
     "replica_id": lambda w: 0,
     "devices": lambda w: w.pick(None, [0, 1]),
-    "spmd.set_default_backend.devices": lambda w: w.pick(None, 8),
+    "config.set_backend.devices": lambda w: w.pick(None, 8),
     "name": lambda w: w.pick("data", "model"),
-    "spmd.set_default_backend.name": lambda w: "cpu",
+    "config.set_backend.name": lambda w: "cpu",
     "seed": lambda w: w.pick(0, 5, -3, 2**64 - 1),
     "on": lambda w: w.pick(True, False),
     "debug.timeline.on": lambda w: w.pick(None, "v5e-256"),
@@ -232,7 +234,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "wait": lambda w: w.pick(True, False, 1),
     "step": lambda w: w.pick(None, False),
     "limit": lambda w: w.pick(None, 1, 10_000),
-    "spmd.set_memory_limit.limit": lambda w: w.pick(None, "64GiB", 2**40),
+    "config.update.settings": lambda w: None,
     "path": lambda w: w.pick("/dev/null", pathlib.Path("/dev/null")),
     "module": World.module,
     "rules": lambda w: {"0.weight": ("model", None), re.compile(".*bias"): (None,)},
@@ -253,13 +255,13 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "every": lambda w: 1,
     "keep": lambda w: w.pick(None, 1),
     "force": lambda w: w.pick(True, False),
-    "state": lambda w: spmd.RandomState().state_dict(),
+    "state": lambda w: spmd.checkpoint.RandomState().state_dict(),
     "spmd.save.path": lambda w: w.pick("saved", pathlib.Path("saved")),
     "spmd.load.path": World.checkpoint,
     "spmd.load.mesh": lambda w: None,
     "spmd.load.rules": lambda w: None,
-    "spmd.Checkpointer.save.step": lambda w: w.pick(0, 3),
-    "spmd.Checkpointer.load.step": lambda w: None,
+    "checkpoint.Checkpointer.save.step": lambda w: w.pick(0, 3),
+    "checkpoint.Checkpointer.load.step": lambda w: None,
     "inputs": lambda w: w.pick(None, {"": P("data", None), "*": [None, P("data", None)]}),
     "outputs": lambda w: w.pick(None, {"1": {"x": ("data", None)}, re.compile("0"): None}),
     "model": World.planned,
@@ -271,16 +273,16 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "out_specs": lambda w: w.pick(P("data", None), P(None, "model")),
     "check_vma": lambda w: w.pick(True, False),
     "uneven": lambda w: w.pick(True, False),
-    "spmd.shard_size.size": lambda w: w.pick(0, 6),
+    "lax.shard_size.size": lambda w: w.pick(0, 6),
     "spmd.shard_map.axis_names": lambda w: w.pick(None, {"data", "model"}, ("data", "model")),
     "axis_name": lambda w: w.pick("data", ("data", "model")),
     "scatter_dimension": lambda w: 0,
     "split_axis": lambda w: 0,
     "concat_axis": lambda w: 1,
-    "spmd.all_gather.axis": lambda w: w.pick(0, 1),
+    "lax.all_gather.axis": lambda w: w.pick(0, 1),
     "tiled": lambda w: True,
     "perm": lambda w: [(0, 1), (1, 0)],
-    "spmd.pshuffle.perm": lambda w: [1, 0],
+    "lax.pshuffle.perm": lambda w: [1, 0],
     "source": lambda w: 0,
     "replicate": lambda w: w.pick(None, "model"),
     "param_dtype": lambda w: w.pick(None, torch.bfloat16),
@@ -289,8 +291,8 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "plan": lambda w: w.pick(BY_COLUMNS, BY_ROWS),
     "build": World.module,
     "batch": lambda w: w.pick(torch.ones(8, 4), [torch.ones(8, 4)], {"input": torch.ones(8, 4)}),
-    "spmd.auto_shard.on": lambda w: "v5e-8",
-    "spmd.auto_shard.specs": lambda w: w.pick(None, {"0.weight": ("model", None)}),
+    "planning.auto_shard.on": lambda w: "v5e-8",
+    "planning.auto_shard.specs": lambda w: w.pick(None, {"0.weight": ("model", None)}),
     "loss": lambda w: lambda model, *x, **named: model(*x, *named.values()).sum(),
     "optimizer": lambda w: w.pick(None, "sgd"),
     "autocast": lambda w: w.pick(None, "bf16"),
@@ -333,12 +335,12 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "in_placements": lambda w: w.pick(None, ([Shard(0), Replicate()],)),
     "out_placements": lambda w: w.pick([Shard(0), Replicate()], ([Partial(), Shard(1)],)),
     "in_grad_placements": lambda w: None,
-    "spmd.local_map.device_mesh": lambda w: w.mesh,
+    "dtensor.local_map.device_mesh": lambda w: w.mesh,
     "redistribute_inputs": lambda w: w.pick(True, False),
     "layers": lambda w: [nn.Linear(4, 4).to("spmd") for _ in range(4)],
     "microbatches": lambda w: w.pick(1, 2, 4),
     "first": lambda w: w.pick(None, torch.relu),
-    "spmd.pipeline.loss": lambda w: w.pick(None, lambda y, *targets: y.mean()),
+    "nn.pipeline.loss": lambda w: w.pick(None, lambda y, *targets: y.mean()),
     "schedule": lambda w: w.pick("gpipe", "circular", "1f1b"),
     "checkpoint": lambda w: w.pick(True, False),
     "operand": World.tensor,
@@ -354,11 +356,12 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "spmd.P": lambda w: P("data", None),
     "spmd.blocks": lambda w: spmd.blocks(2, "model"),
     "spmd.ShardReport": lambda w: spmd.ShardReport({"weight": P("data")}),
-    "hf.PlanReport": lambda w: spmd.hf.PlanReport({"weight": P("data")}),
     "spmd.Shard": lambda w: w.shards()[0],
-    "spmd.Checkpointer": lambda w: spmd.Checkpointer(f"checkpoints{w.rng.random()}"),
+    "checkpoint.Checkpointer": lambda w: spmd.checkpoint.Checkpointer(
+        f"checkpoints{w.rng.random()}"
+    ),
     "spmd.Loader": lambda w: spmd.Loader(torch.utils.data.DataLoader(torch.ones(9, 4))),
-    "spmd.RandomState": lambda w: spmd.RandomState(),
+    "checkpoint.RandomState": lambda w: spmd.checkpoint.RandomState(),
     "debug.Table": _table,
     "debug.CollectiveTable": _collectives,
     "debug.MemoryTable": _after_a_run(spmd.debug.memory),
@@ -370,8 +373,8 @@ RIGHT: dict[str, Callable[[World], Any]] = {
 # Plain records: they keep their arguments, which the functions that receive the record check.
 RECORDS = {
     "debug.Collective", "debug.LiveValue", "debug.MadeAgain", "debug.CompileEvent",
-    "debug.Timed", "testing.Tile", "spmd.Shard", "spmd.ShardReport", "spmd.Saving",
-    "spmd.LoadReport", "hf.PlanReport",
+    "debug.Timed", "testing.Tile", "spmd.Shard", "spmd.ShardReport", "checkpoint.Saving",
+    "checkpoint.LoadReport",
 }  # fmt: skip
 # What PyTorch checks itself.
 UNTOUCHED = {"x"}
@@ -541,10 +544,10 @@ ALSO = {
 }  # fmt: skip
 # Errors that are not about an argument, as documented for these functions.
 ALSO_RAISED: dict[str, tuple[type, ...]] = {
-    "spmd.set_default_backend": (RuntimeError,),
+    "config.set_backend": (RuntimeError,),
     "spmd.save": (OSError, RuntimeError),
     "spmd.load": (OSError, RuntimeError),
-    "spmd.Checkpointer": (OSError, RuntimeError),
+    "checkpoint.Checkpointer": (OSError, RuntimeError),
     "debug.collectives": (RuntimeError,),
     "debug.memory": (RuntimeError,),
     "debug.timeline": (RuntimeError,),
@@ -617,9 +620,9 @@ def _raised(call: Callable[..., Any], positional: list[Any], named: dict[str, An
             return error
         finally:
             spmd.set_global_mesh(None)
-            spmd.set_coalescing(True)
-            spmd.set_deduplication(True)
-            spmd.set_memory_limit(None)
+            spmd.config.update(coalesce=True)
+            spmd.config.update(deduplicate=True)
+            spmd.config.update(memory_limit=None)
     return None
 
 

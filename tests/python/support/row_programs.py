@@ -68,7 +68,7 @@ def compare_with_plain_tensors(program, options):
     Forgets all programs before."""
     _C.forget_programs()
     mesh = spmd.make_mesh((4,), ("data",))
-    with _options.options(**options):
+    with _options.update(**options):
         for seed in range(10 if options else 30):
             pairs = zip(program(seed, mesh).results(), program(seed, None).results(), strict=True)
             for number, (ours, theirs) in enumerate(pairs):

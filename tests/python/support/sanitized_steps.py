@@ -19,7 +19,7 @@ import torch_spmd as spmd
 job = Job(steps=2, optimizer="adamw", dropout=0.0)
 plain = gpt_losses(job, "cpu")
 for coalesce in (False, True):
-    spmd.set_coalescing(coalesce)
+    spmd.config.update(coalesce=coalesce)
     for strategy in STRATEGIES:
         sharded = gpt_losses(job, "spmd", mesh_of((2, 4)), strategy)
         torch.testing.assert_close(torch.tensor(sharded), torch.tensor(plain), rtol=1e-4, atol=1e-5)

@@ -34,7 +34,7 @@ class Run:
             "model": self.model,
             "optimizer": self.optimizer,
             "schedule": self.schedule,
-            "random": spmd.RandomState(),
+            "random": spmd.checkpoint.RandomState(),
             "step": 0,
         }
 

@@ -20,7 +20,7 @@ def compare(root, *arguments):
 
 def dump(folder, *steps):
     folder.mkdir()
-    with options.options(dump=str(folder / "test.txt")):
+    with options.update(dump=str(folder / "test.txt")):
         for step in steps:
             step(torch.ones(3, 5, device="spmd")).cpu()
     return folder
@@ -51,7 +51,7 @@ def test_what_differs_is_shown(tmp_path, root):
 
 def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
     x = torch.ones(7, device="spmd")
-    with options.options(dump=str(tmp_path / "missing/file.txt")):
+    with options.update(dump=str(tmp_path / "missing/file.txt")):
         y = x.lgamma()
         try:
             y.cpu()

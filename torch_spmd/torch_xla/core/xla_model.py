@@ -354,7 +354,7 @@ def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None)
 
 
 def set_rng_state(seed: int, device: str | None = None) -> None:
-    spmd.manual_seed(seed)
+    spmd.config.manual_seed(seed)
 
 
 def get_rng_state(device: str | None = None) -> int:

@@ -49,7 +49,7 @@ def test_there_is_one_logical_device():
     assert xr.world_size() == xr.global_device_count() == xr.process_count() == 1
     assert xr.global_ordinal() == xr.process_index() == xm.get_ordinal() == 0
     assert torch_xla.device_count() == xr.addressable_runtime_device_count() == N
-    assert len(torch_xla.real_devices()) == N == spmd.device_count()
+    assert len(torch_xla.real_devices()) == N == spmd.config.device_count()
 
 
 def test_autocast():

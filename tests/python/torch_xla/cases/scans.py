@@ -99,12 +99,12 @@ def test_layers(mesh, partition, drops):
     other = copy.deepcopy(net)
     x, scale = torch.randn(8, 16).to("xla"), torch.tensor(2.0).to("xla")
 
-    spmd.manual_seed(1)
+    spmd.config.manual_seed(1)
     value = x
     for layer in net:
         value, _ = layer(value, scale)
     value.sum().backward()
-    spmd.manual_seed(1)
+    spmd.config.manual_seed(1)
     got, _ = scan_layers(other, (x, scale), partition_fn=partition)
     got.sum().backward()
     assert torch.equal(got, value)

@@ -77,7 +77,7 @@ class XlaFullyShardedDataParallel(Wrapper):
             )
         _materialize(module, param_init_fn)
         self._fsdp_wrapped_module = _Inner(module.to("spmd"))
-        mesh = spmd.make_mesh((spmd.device_count(),), ("fsdp",))
+        mesh = spmd.make_mesh((spmd.config.device_count(),), ("fsdp",))
         spmd.fsdp(module, mesh, "fsdp", param_dtype=compute_dtype)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`auto_policy`: the specs of a module's parameters and inputs are those that `spmd.auto_shard`
+"""`auto_policy`: the specs of a module's parameters and inputs are those that `planning.auto_shard`
 proposes (design 0036), found when the module is called for the first time."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _proposal(
 
     spmd.sync()  # the step is recorded behind what is pending, and may not run it
     try:
-        found = spmd.auto_shard(
+        found = spmd.planning.auto_shard(
             module,
             batch=tuple(leaves[place] for place in places),
             on=_auto_pending.machine(),

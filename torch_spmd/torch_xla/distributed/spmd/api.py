@@ -103,7 +103,7 @@ def xla_distribute_module(
     installs `input_fn(module, inputs, device_mesh)` and `output_fn(module, outputs, device_mesh)`.
 
     With `auto_policy` the module moves to the device. When it is called for the first time, its
-    parameters and the inputs get the specs that `spmd.auto_shard` proposes for such a call.
+    parameters and the inputs get the specs that `planning.auto_shard` proposes for such a call.
 
     Errors: ValueError for functions with another number of parameters.
     """

@@ -2,7 +2,7 @@
 """Wrong answers that other partitioners have given; each must be right here.
 
 Inputs have several shardings, even, uneven and with empty tiles. Images:
-`test_partitioner_bugs_images.py`.
+`test_upstream_bugs_images.py`.
 """
 
 import itertools
