@@ -133,11 +133,6 @@ TensorMetaPtr Shared(const TensorMeta& meta) {
   if (known->size() == kMost) known->clear();
   auto shared = std::make_shared<TensorMeta>(meta);
   shared->serial = ++last_serial;
-  if (meta.defined) {
-    shared->form =
-        TensorForm::Of(at::IntArrayRef(meta.sizes.data(), meta.sizes.size()),
-                       at::IntArrayRef(meta.strides.data(), meta.strides.size()), meta.offset);
-  }
   known->emplace(meta, shared);
   return shared;
 }
