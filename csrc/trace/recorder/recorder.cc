@@ -272,7 +272,7 @@ namespace {
 // Follows the recording that begins like the tape, if there is one. True if it now follows one.
 bool FollowKnown(SessionState& state) {
   Tape& tape = *state.tape;
-  RecordingPtr recording = state.prefixes.Find(tape.strict(), tape.recording());
+  RecordingPtr recording = state.prefixes.Find(tape.key(), tape.recording());
   if (recording == nullptr) return false;
   tape.Follow(std::move(recording), tape.event());
   return true;
