@@ -17,7 +17,6 @@
 #include "csrc/trace/device/place.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/shape/cpu_forms.h"
-#include "csrc/trace/shape/meta_kernels.h"
 
 namespace spmd::python {
 namespace {
@@ -73,8 +72,6 @@ void init_device(py::module& m) {
         [] { return !TheBackend()->elastic() || Session::Get().device_count_was_set(); });
   m.def("sync", [](bool wait) { ThrowIfError(Session::Get().Sync(wait)); }, py::arg("wait"));
   m.def("wait_for_programs", [] { Session::Get().WaitForPrograms(); });
-  m.def("meta_kernels_in_cpp", &trace::MetaKernelsInCpp);
-  m.def("meta_kernels_of_dispatcher", &trace::MetaKernelsOfDispatcher);
   m.def("meta_answers_for_cpu", &trace::MetaAnswersForCpu::IsOn);
   m.def("gpus_run_ops", [] { return trace::FirstPlace().is_cuda(); });
   m.def("shutdown", [] { Session::Get().Shutdown(); });
