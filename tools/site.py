@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What mkdocs does with the pages of docs/ (`hooks` in mkdocs.yml).
 
-    <!-- names: lax -->        the public names of spmd.lax, each with signature and docstring
-    <!-- picture: memory -->   a picture of the start page, drawn by tools/draw_pictures.py
-    <!-- messages -->          the errors of the package and of csrc by their first words
+    <!-- names: lax -->             the public names of spmd.lax, with signatures and docstrings
+    <!-- names: spmd: Mesh P -->    some of them, below a heading of their own
+    <!-- picture: memory -->        a picture of the start page, drawn by tools/draw_pictures.py
+    <!-- messages -->               the errors of the package and of csrc by their first words
 
 A public name in a page's text, such as `spmd.lax.psum`, links to its place in the reference.
 """
@@ -24,7 +25,7 @@ PACKAGE = ROOT / "torch_spmd"
 PICTURES = ROOT / "build" / "pictures"
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?<!\[)`spmd\.([\w.]+)(\([^`]*\))?`(?!\])")
-_MARK = re.compile(r"<!-- (names|picture|messages)(?:: ([\w.]+))? -->")
+_MARK = re.compile(r"<!-- (names|picture|messages)(?:: ([\w.]+))?(?:: ([\w ]+))? -->")
 _ERROR = re.compile(r"absl::\w+Error\(")
 _TOKEN = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|([()])|([^\s,\"()]+)")
 
@@ -71,10 +72,12 @@ def public_names() -> frozenset[str]:
     return frozenset(found)
 
 
-def reference(subject: str) -> str:
-    """A heading for each public name of a subject, which mkdocstrings fills."""
+def reference(subject: str, some: str | None = None) -> str:
+    """A heading for each public name of a subject, or for some, which mkdocstrings fills."""
     where = "torch_spmd" if subject == "spmd" else f"torch_spmd.{subject}"
-    return "\n\n".join(f"::: {where}.{name}" for name in names_of(subject))
+    names = some.split() if some else names_of(subject)
+    level = "\n    options:\n      heading_level: 3" if some else ""
+    return "\n\n".join(f"::: {where}.{name}{level}" for name in names)
 
 
 def messages() -> Iterator[tuple[str, str]]:
@@ -169,7 +172,7 @@ def on_pre_build(config: Any) -> None:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     def filled(match: re.Match[str]) -> str:
         if match[1] == "names":
-            return reference(match[2])
+            return reference(match[2], match[3])
         return picture(match[2]) if match[1] == "picture" else message_table()
 
     return _MARK.sub(filled, linked(markdown))

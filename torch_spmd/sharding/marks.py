@@ -52,11 +52,11 @@ def mark_sharding(t: T, mesh: Mesh | DeviceMesh | None = None, spec: SpecLike | 
         t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them. Either all are
             marked, or none if one cannot be.
         mesh: the mesh, or a DeviceMesh or a slice of one; None means the global one.
-        spec: an entry per dimension, the last may be left out and are not sharded then; for a tree
+        spec: one entry per dimension. A shorter spec leaves the last dimensions whole. For a tree,
             one spec for all, or a tree of specs.
 
     Errors:
-        ValueError: the tensor is on another device; the spec's length is not the tensor's rank; an
+        ValueError: the tensor is on another device; the spec is longer than the tensor's rank; an
             unknown or repeated axis; the tensor has a different mark already.
         IndexError: an axis index that the mesh does not have.
         TypeError: an entry that is neither None, an axis, a tuple of axes, nor UNCONSTRAINED.

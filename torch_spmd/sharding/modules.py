@@ -98,7 +98,7 @@ def shard_module(
         module: on `spmd`, or on `meta` with `materialize`.
         mesh: the mesh; None means the global one.
         rules: ordered; a pattern is a glob over the whole name (`"*.mlp.up.weight"`, `*` crosses
-            dots) or a compiled regular expression; a spec has one entry per dimension.
+            dots) or a compiled regular expression; a spec has one entry per dimension, or fewer.
         materialize: initializes a module that is on `meta` by its own `reset_parameters`, sharded
             from the start, so that no parameter is ever stored as a whole.
         inputs, outputs: marks on activations, from outside of the model: patterns over the names of

@@ -102,6 +102,13 @@ def test_the_old_name_in_hf():
         assert spmd.hf.plan is spmd.hf.shard_model
 
 
+def test_the_old_module_of_lightning():
+    pytest.importorskip("lightning")
+    with pytest.warns(DeprecationWarning, match=r"is now torch_spmd\.integrations\.lightning"):
+        old = importlib.import_module("torch_spmd.lightning")
+    assert old.Strategy is importlib.import_module("torch_spmd.integrations.lightning").Strategy
+
+
 def test_sizes_of_a_mesh_are_properties_that_can_still_be_called():
     mesh = spmd.make_mesh((2, 4), ("data", "model"))
     assert mesh.size == 8 and mesh.shape == {"data": 2, "model": 4}

@@ -121,6 +121,6 @@ def test_errors(mesh):
     ):
         with pytest.raises(ValueError, match=message):
             spmd.hf.shard_model(model, mesh, **arguments)
-    with pytest.raises(TypeError, match=r"hf\.plan: model must be an nn.Module; got 3"):
+    with pytest.raises(TypeError, match=r"hf\.shard_model: model must be an nn.Module; got 3"):
         spmd.hf.shard_model(3, mesh)
     assert not spmd.sharding_of(model.embed.weight).is_committed
