@@ -52,6 +52,7 @@ py::dict StatisticsDict() {
   result["cache_hits"] = s.cache_hits;
   result["host_fallbacks"] = s.host_fallbacks;
   result["plans_of_pending"] = s.plans_of_pending;
+  result["planned_of_pending"] = s.planned_of_pending;
   return result;
 }
 
