@@ -175,7 +175,7 @@ std::string Mesh::AxesToString() const {
 std::string Mesh::ToString() const {
   bool is_range = size() > 1;
   for (int64_t i = 0; i < size(); ++i) {
-    is_range = is_range && device_ids_[i] == device_ids_[0] + i;
+    is_range = is_range && device_ids_[i] - device_ids_[0] == i;
   }
   if (is_range) {
     return absl::StrCat(AxesToString(), " over devices ", device_ids_.front(), "..",

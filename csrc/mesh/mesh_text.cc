@@ -13,7 +13,7 @@ std::string DeviceIdsText(absl::Span<const int64_t> ids) {
   std::string out;
   for (size_t i = 0; i < ids.size();) {
     size_t end = i + 1;
-    while (end < ids.size() && ids[end] == ids[end - 1] + 1) ++end;
+    while (end < ids.size() && ids[end] - 1 == ids[end - 1]) ++end;
     if (end - i < 3) end = i + 1;
     absl::StrAppend(&out, i == 0 ? "" : ",", ids[i]);
     if (end > i + 1) absl::StrAppend(&out, "..", ids[end - 1]);
@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<int64_t>> ParseDeviceIds(Scanner& in) {
       return absl::InvalidArgumentError(
           absl::StrCat("device range ", first, "..", last, " does not ascend, or is too long"));
     }
-    for (int64_t id = first; id <= last; ++id) ids.push_back(id);
+    for (int64_t i = 0; i <= last - first; ++i) ids.push_back(first + i);
   } while (in.Consume(","));
   return ids;
 }

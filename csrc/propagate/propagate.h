@@ -9,6 +9,7 @@
 // one. A closed dimension of a committed annotation does not grow.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,12 @@ struct Reason {
 class Reasons {
  public:
   void Add(Reason reason) { reasons_.push_back(std::move(reason)); }
+  // The words for a value in the text of Explain.
+  using NameFn = std::function<std::string(ir::ValueId)>;
   // The chain from `value` back to an annotation, one line per step, in the words of the user's
-  // spec.
-  std::string Explain(const ir::Graph& graph, ir::ValueId value) const;
+  // spec. Values are named by `name_of`; if it is null, by their names in the graph, as "%x".
+  std::string Explain(const ir::Graph& graph, ir::ValueId value,
+                      const NameFn& name_of = nullptr) const;
 
  private:
   std::vector<Reason> reasons_;

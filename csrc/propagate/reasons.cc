@@ -9,9 +9,11 @@
 namespace spmd::propagate {
 namespace {
 
-std::string Describe(const ir::Graph& graph, ir::ValueId value) {
+using NameFn = Reasons::NameFn;
+
+std::string Describe(const ir::Graph& graph, ir::ValueId value, const NameFn& name_of) {
   const ir::Value& v = graph.value(value);
-  std::string text = absl::StrCat("%", v.name, ": ", v.type.ToString());
+  std::string text = absl::StrCat(name_of(value), ": ", v.type.ToString());
   if (v.annotation) {
     absl::StrAppend(&text, " ", v.annotation->sharding.ToString(graph.grid(v.annotation->grid)));
   }
@@ -36,7 +38,7 @@ std::string AxesText(const Grid& grid, const AxisList& axes) {
 }
 
 // "dimension 0 of %1 is sharded over a:0=2, dimension 1 over a:1=2".
-std::string CutText(const ir::Graph& graph, const CutForReason& cut) {
+std::string CutText(const ir::Graph& graph, const CutForReason& cut, const NameFn& name_of) {
   const ir::Value& v = graph.value(cut.reason.value);
   const Grid& grid = graph.grid(v.annotation ? v.annotation->grid : 0);
   std::vector<std::string> parts;
@@ -44,27 +46,29 @@ std::string CutText(const ir::Graph& graph, const CutForReason& cut) {
     AxisList together;
     const int dim = cut.dims[i];
     for (; i < cut.axes.size() && cut.dims[i] == dim; ++i) together.push_back(cut.axes[i]);
-    parts.push_back(absl::StrCat("dimension ", dim,
-                                 parts.empty() ? absl::StrCat(" of %", v.name, " is sharded") : "",
-                                 " over ", AxesText(grid, together)));
+    const std::string of =
+        parts.empty() ? absl::StrCat(" of ", name_of(cut.reason.value), " is sharded") : "";
+    parts.push_back(absl::StrCat("dimension ", dim, of, " over ", AxesText(grid, together)));
   }
   return absl::StrJoin(parts, ", ");
 }
 
-std::string Step(const ir::Graph& graph, const CutForReason& cut) {
+std::string Step(const ir::Graph& graph, const CutForReason& cut, const NameFn& name_of) {
   const Reason& reason = cut.reason;
-  const std::string text = CutText(graph, cut);
+  const std::string text = CutText(graph, cut, name_of);
   if (reason.from == ir::kNoValue && reason.via == ir::kNoNode) {
-    return absl::StrCat(text, ": by its annotation");
+    const auto& annotation = graph.value(reason.value).annotation;
+    const bool settled = annotation && annotation->hold == ir::Hold::kSettled;
+    return absl::StrCat(text, settled ? ": it is stored so" : ": by its mark");
   }
   if (reason.via == ir::kNoNode) {
-    return absl::StrCat(text, ": it is the same buffer as %", graph.value(reason.from).name);
+    return absl::StrCat(text, ": it is the same buffer as ", name_of(reason.from));
   }
   const ir::Node& node = graph.node(reason.via);
   std::string through = absl::StrCat(text, ": through ", node.op);
   if (node.source >= 0) absl::StrAppend(&through, " (", graph.sources()[node.source], ")");
   if (reason.from != ir::kNoValue) {
-    absl::StrAppend(&through, " from %", graph.value(reason.from).name);
+    absl::StrAppend(&through, " from ", name_of(reason.from));
   }
   return absl::StrCat(through, ", stage '", reason.stage, "'");
 }
@@ -92,11 +96,13 @@ std::vector<CutForReason> CutsOf(const std::vector<Reason>& reasons, ir::ValueId
 
 }  // namespace
 
-std::string Reasons::Explain(const ir::Graph& graph, ir::ValueId value) const {
-  std::string text = Describe(graph, value);
+std::string Reasons::Explain(const ir::Graph& graph, ir::ValueId value, const NameFn& given) const {
+  const NameFn name_of =
+      given ? given : [&](ir::ValueId v) { return absl::StrCat("%", graph.value(v).name); };
+  std::string text = Describe(graph, value, name_of);
   const ir::Value& v = graph.value(value);
   if (!v.annotation || v.annotation->sharding.DimAxes() == 0) {
-    return absl::StrCat(text, "\n  not sharded: no annotation reaches it\n");
+    return absl::StrCat(text, "\n  not sharded: no mark reaches it\n");
   }
   absl::StrAppend(&text, "\n");
   // Parts of one mesh axis are explained together.
@@ -117,7 +123,7 @@ std::string Reasons::Explain(const ir::Graph& graph, ir::ValueId value) const {
     for (int steps = 0; !open.empty() && steps < 200; ++steps) {
       const CutForReason cut = open.front();
       open.erase(open.begin());
-      absl::StrAppend(&text, "  ", Step(graph, cut), "\n");
+      absl::StrAppend(&text, "  ", Step(graph, cut, name_of), "\n");
       if (cut.reason.from == ir::kNoValue) continue;
       std::vector<CutForReason> next = CutsOf(reasons_, cut.reason.from, cut.axes);
       open.insert(open.begin(), next.begin(), next.end());

@@ -98,7 +98,7 @@ void MarkShardings(const py::list& items) {
   }
   ThrowIfError(trace::CheckMarks(markings));
   for (const trace::Marking& m : markings) {
-    ThrowIfError(Session::Get().MarkSharding(m.tensor, m.mesh, m.spec));
+    ThrowIfError(Session::Get().MarkSharding(m.tensor, m.mesh, m.spec, m.caller));
   }
 }
 

@@ -165,6 +165,31 @@ std::shared_ptr<const CompiledProgram> Session::LastProgram() {
   return lock->diagnostics.last_program;
 }
 
+namespace {
+
+// "the tensor that mark_sharding marked at train.py:8: marked ('data', None) on mesh …".
+std::string MarkText(const Mark& mark) {
+  return absl::StrCat(mark.name, mark.name.empty() ? "" : ": ", "marked ", SpecToString(mark.spec),
+                      " on mesh ", mark.mesh.AxesToString(), "\n");
+}
+
+// Words for a value of the program's graph that a user knows: what was marked and where, or the op
+// that computed it and the line. Names of values say nothing outside the program's text.
+std::string NameIn(const CompiledProgram& program, ir::ValueId v) {
+  const ir::Graph& graph = program.compiled.graph;
+  const ir::Value& value = graph.value(v);
+  if (value.producer == ir::kNoNode) {
+    const auto it = program.input_names.find(value.name);
+    return it != program.input_names.end() ? it->second : "an input without a mark";
+  }
+  const ir::Node& node = graph.node(value.producer);
+  return absl::StrCat(
+      node.num_results == 1 ? "the result of " : absl::StrCat("result ", value.index, " of "),
+      node.op, node.source < 0 ? "" : absl::StrCat(" at ", graph.sources()[node.source]));
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
@@ -173,10 +198,7 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
         absl::StrCat("explain: the tensor is on '", tensor.device().str(), "', not on 'spmd'"));
   }
   Buffer* buffer = BufferOf(tensor);
-  const std::string marked =
-      buffer->mark != nullptr ? absl::StrCat("marked ", SpecToString(buffer->mark->spec),
-                                             " on mesh ", buffer->mark->mesh.AxesToString(), "\n")
-                              : "";
+  const std::string marked = buffer->mark != nullptr ? MarkText(*buffer->mark) : "";
   const ValuePtr& value = buffer->value();
   const std::shared_ptr<CompiledProgram> program =
       value != nullptr ? value->origin.lock() : nullptr;
@@ -184,7 +206,8 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
     SPMD_RETURN_IF_ERROR(trace::Explain(*lock, program));
     const ir::Graph& graph = program->compiled.graph;
     return marked +
-           program->compiled.reasons.Explain(graph, graph.outputs()[value->origin_output].value);
+           program->compiled.reasons.Explain(graph, graph.outputs()[value->origin_output].value,
+                                             [&](ir::ValueId v) { return NameIn(*program, v); });
   }
   if (!marked.empty()) return marked;
   if (buffer->pending()) {

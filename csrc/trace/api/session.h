@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "csrc/mesh/mesh.h"
 #include "csrc/partition/compile.h"
@@ -93,7 +94,10 @@ class Session {
 
   // --- shardings ---
   // Marks `tensor` in place, as mark_sharding does for one tensor.
-  absl::Status MarkSharding(const at::Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec);
+  // `caller` begins with the function that the user called; after ": " it names the tensor, as in
+  // "shard_module: parameter 'fc.weight'".
+  absl::Status MarkSharding(const at::Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec,
+                            absl::string_view caller = "mark_sharding");
   absl::Status ClearSharding(const at::Tensor& tensor);
   // The sharding of `tensor`; nullopt if no mesh is known: the tensor is then one tile on device 0.
   absl::StatusOr<std::optional<ShardingInfo>> ShardingOf(const at::Tensor& tensor);

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/program/lower.h"
@@ -187,7 +188,7 @@ absl::Status MarkTensor(SessionState& state, const at::Tensor& tensor, const Mar
   }
   if (!base_spec.has_value()) return MarkPart(state, tensor, mark);
   const auto of_base =
-      std::make_shared<const Mark>(Mark{mark->mesh, *base_spec, IsParameter(tensor)});
+      std::make_shared<const Mark>(Mark{mark->mesh, *base_spec, IsParameter(tensor), mark->name});
   const bool waits = MarkWaits(*buffer);
   if (buffer->mark != nullptr && SameMark(buffer->mark, of_base) && !waits) {
     if (notes != nullptr) notes->copied = false;
@@ -201,6 +202,14 @@ absl::Status MarkTensor(SessionState& state, const at::Tensor& tensor, const Mar
   return absl::OkStatus();
 }
 
+// "parameter 'fc.weight' that shard_module marked at train.py:20".
+std::string NameOfMarked(const SessionState& state, absl::string_view caller) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(caller, ": ");
+  const std::string line = state.hooks.current_line != nullptr ? state.hooks.current_line() : "";
+  return absl::StrCat(parts.size() > 1 ? parts[1] : "the tensor", " that ", parts[0], " marked",
+                      line.empty() ? "" : " at ", line);
+}
+
 absl::Status MarkBlocks(SessionState& state, const at::Tensor& tensor, const MarkPtr& given) {
   SPMD_ASSIGN_OR_RETURN(const MarkedBlocks marked,
                         FormInBlocks(state, "mark_sharding", tensor, *given));
@@ -210,7 +219,7 @@ absl::Status MarkBlocks(SessionState& state, const at::Tensor& tensor, const Mar
 }  // namespace
 
 absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
-                                   const PartitionSpec& spec) {
+                                   const PartitionSpec& spec, absl::string_view caller) {
   SessionLock lock;
   if (!IsUnused(*lock, tensor)) SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("mark_sharding", tensor));
@@ -218,7 +227,8 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   // Errors of the spec are in terms of the tensor that was given.
   SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "mark_sharding", mesh, spec, tensor.dim()));
   session_flags.used = true;
-  const auto given = std::make_shared<const Mark>(Mark{mesh, spec});
+  const auto given =
+      std::make_shared<const Mark>(Mark{mesh, spec, false, NameOfMarked(*lock, caller)});
   if (HasBlocks(spec)) return MarkBlocks(*lock, tensor, given);
   return MarkTensor(*lock, tensor, given, given);
 }

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
+#include "absl/container/flat_hash_map.h"
 #include "csrc/ir/graph.h"
 #include "csrc/partition/compile.h"
 #include "csrc/runtime/executor.h"
@@ -16,6 +18,8 @@ struct CompiledProgram {
   ir::Graph traced;                                        // as lowered from the tape
   partition::Compiled compiled;                            // its `program` was moved into `loaded`
   std::shared_ptr<const partition::SearchedPlan> earlier;  // that was taken over, or null
+  // Words for inputs that have a mark, by their names in `traced`: those of Mark::name.
+  absl::flat_hash_map<std::string, std::string> input_names;
   // If false, `compiled` lacks its graph and reasons, which take as long to make as the program
   // itself and are made on demand.
   bool explained = true;

@@ -67,6 +67,9 @@ class Lowering {
       if (input.mark != nullptr) {
         SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(*input.mark, type.rank(), options_));
         a.of_parameter = input.mark->of_parameter;
+        if (!input.mark->name.empty()) {
+          result_.input_names[result_.graph.value(v).name] = input.mark->name;
+        }
         result_.graph.Annotate(v, std::move(a));
       } else if (const LayoutPtr& layout = input.LayoutToTake(overwritten[i])) {
         Settle(v, *layout);

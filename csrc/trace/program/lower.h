@@ -6,6 +6,7 @@
 // records that `LowerOptions::starts` names become run-time scalars, numbered after the tape's own.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -66,6 +67,8 @@ struct LowerOptions {
 struct Lowered {
   ir::Graph graph;
   std::vector<int> inputs;  // tape input number of each graph input; -1 if it is a given value
+  // Words for inputs that have a mark, by their names in `graph`: those of Mark::name.
+  absl::flat_hash_map<std::string, std::string> input_names;
   std::vector<int> starts;  // records whose starts are run-time scalars, in slot order
 };
 

@@ -15,8 +15,13 @@ namespace spmd::trace {
 static int64_t HeapBytes(const OutputSpec& output) { return spmd::HeapBytes(output.apart); }
 
 int64_t CompiledProgram::HeapBytes() const {
-  return static_cast<int64_t>(sizeof(CompiledProgram)) + ir::HeapBytes(traced) +
-         spmd::HeapBytes(compiled.decomposed) + (loaded != nullptr ? loaded->HeapBytes() : 0);
+  int64_t bytes = static_cast<int64_t>(sizeof(CompiledProgram)) + ir::HeapBytes(traced) +
+                  spmd::HeapBytes(compiled.decomposed) +
+                  (loaded != nullptr ? loaded->HeapBytes() : 0);
+  for (const auto& [name, words] : input_names) {
+    bytes += static_cast<int64_t>(2 * sizeof(std::string)) + spmd::HeapBytes(words);
+  }
+  return bytes;
 }
 
 int64_t CachedProgram::HeapBytes() const {

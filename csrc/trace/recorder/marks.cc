@@ -131,11 +131,12 @@ MarkPtr MarkThrough(const Buffer& buffer, const RecipePtr& recipe) {
   if (mark == nullptr || begin == chain.size()) return mark;
   const auto steps = absl::MakeConstSpan(chain).subspan(begin);
   if (const auto through = DimsThrough(steps, dims)) {
-    return std::make_shared<const Mark>(Mark{mark->mesh, ViewSpec(mark->spec, *through)});
+    return std::make_shared<const Mark>(
+        Mark{mark->mesh, ViewSpec(mark->spec, *through), false, mark->name});
   }
   const std::optional<PartitionSpec> merged = MergedSpecThrough(steps, mark->spec, dims);
   if (!merged.has_value()) return nullptr;
-  return std::make_shared<const Mark>(Mark{mark->mesh, *merged});
+  return std::make_shared<const Mark>(Mark{mark->mesh, *merged, false, mark->name});
 }
 
 void SetWaits(MarkNotes& notes, bool waits) {
@@ -274,8 +275,9 @@ absl::StatusOr<MarkedBlocks> FormInBlocks(SessionState& state, const char* calle
                              .sizes = std::move(apart.dims),
                              .strides = std::move(apart.strides),
                              .offset = meta.offset};
-  MarkedBlocks marked{NewView(tensor, in_blocks),
-                      std::make_shared<const Mark>(Mark{mark.mesh, std::move(apart.spec)})};
+  MarkedBlocks marked{
+      NewView(tensor, in_blocks),
+      std::make_shared<const Mark>(Mark{mark.mesh, std::move(apart.spec), false, mark.name})};
   Buffer* const buffer = BufferOf(tensor);
   if (SpecOfBase(marked.mark->spec, RecipeOf(buffer, marked.view), buffer->form.sizes)) {
     return marked;
@@ -339,7 +341,7 @@ void GiveMark(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark
     return;
   }
   const auto of_base = std::make_shared<const Mark>(
-      Mark{mark->mesh, *spec, mark->of_parameter || IsParameter(tensor)});
+      Mark{mark->mesh, *spec, mark->of_parameter || IsParameter(tensor), mark->name});
   MarkNotes& notes = MakeNotes(*buffer);
   notes.copied = true;
   if (!buffer->holds_nothing() && LiesOtherwise(*buffer->value(), *of_base)) {

@@ -152,6 +152,7 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
   cached->key = key;
   cached->late_starts = std::move(late_starts);
   cached->outputs = std::move(outputs);
+  program->input_names = std::move(lowered.input_names);
   cached->inputs = std::move(lowered.inputs);
   cached->starts = std::move(lowered.starts);
   cached->program = std::move(program);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -32,6 +33,9 @@ struct Mark {
   Mesh mesh;
   PartitionSpec spec;
   bool of_parameter = false;  // set on a leaf that requires a gradient; says nothing of shards
+  // Names what was marked, for messages: "parameter 'fc.weight' that shard_module marked at
+  // train.py:20". It may be empty, and is no part of what marks are compared by.
+  std::string name;
 };
 using MarkPtr = std::shared_ptr<const Mark>;
 using LayoutPtr = std::shared_ptr<const Layout>;

@@ -18,80 +18,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-std::string Reprinted(absl::string_view text) {
-  const auto attr = ParseAttr(text);
-  return attr.ok() ? AttrToString(*attr) : std::string(attr.status().message());
-}
-
-TEST(AttrText, RoundTrips) {
-  for (const char* text : {"none",
-                           "true",
-                           "false",
-                           "0",
-                           "-7",
-                           "9223372036854775807",
-                           "-9223372036854775808",
-                           "1.0",
-                           "-0.0",
-                           "1e-05",
-                           "1e+300",
-                           "0.1",
-                           "inf",
-                           "-inf",
-                           "nan",
-                           "complex(1.0,-2.5)",
-                           "\"\"",
-                           "\"a \\\"b\\\" \\\\ \\n\"",
-                           "f32",
-                           "bool",
-                           "f8e4m3fn",
-                           "$0",
-                           "$12",
-                           "[]",
-                           "[1,-2,3]",
-                           "[1.0,inf]",
-                           "[true,false]",
-                           "float[]",
-                           "bool[]",
-                           "start(o0,1)",
-                           "max(start(r0,0)*2-1,0)",
-                           "[2,size(r0,1)]",
-                           "coord(1)"}) {
-    EXPECT_EQ(Reprinted(text), text);
-  }
-}
-
-TEST(AttrText, KeepsEveryDouble) {
-  std::mt19937_64 random(3);
-  for (int i = 0; i < 20000; ++i) {
-    const uint64_t bits = random();
-    double value;
-    std::memcpy(&value, &bits, sizeof(value));
-    if (!std::isfinite(value)) continue;
-    const auto read = ParseAttr(AttrToString(value));
-    ASSERT_TRUE(read.ok()) << AttrToString(value);
-    ASSERT_EQ(std::get<double>(*read), value) << AttrToString(value);
-  }
-}
-
-TEST(AttrText, IntegersAndFloatsDiffer) {
-  EXPECT_EQ(std::get<int64_t>(*ParseAttr("1")), 1);
-  EXPECT_EQ(std::get<double>(*ParseAttr("1.0")), 1.0);
-  EXPECT_EQ(std::get<double>(*ParseAttr("1e3")), 1000.0);
-  EXPECT_EQ(Reprinted("[1,2.0]"),
-            "expected integers, floats, bools or expressions, all of one kind, at '1,2.0]' in "
-            "'[1,2.0]'");
-}
-
-TEST(AttrText, RefusesWhatIsNoValue) {
-  for (const char* text : {"", "foo", "-", "1 2", "[1", "[[1]]", "$", "$-1", "\"a", "complex(1)",
-                           "99999999999999999999", "start(o0)", "[1,]", "1.5.2", "%x"}) {
-    const auto attr = ParseAttr(text);
-    ASSERT_FALSE(attr.ok()) << text << " read as " << AttrToString(*attr);
-    EXPECT_THAT(std::string(attr.status().message()), testing::HasSubstr("expected")) << text;
-  }
-}
-
 TEST(Attributes, KeepOrderAndReplaceInPlace) {
   Attributes attributes{{"dim", int64_t{1}}, {"keepdim", false}};
   attributes.Set("dim", int64_t{2});
@@ -138,22 +64,6 @@ TEST(Attributes, EqualOnesHashAlike) {
   b.Set("x", 1.5);
   EXPECT_TRUE(a == b);
   EXPECT_EQ(absl::HashOf(a), absl::HashOf(b));
-}
-
-TEST(TensorTypeText, RoundTrips) {
-  for (const char* text : {"f32[]", "bool[0]", "c128[1,2,3]", "f8e5m2[7]", "i64[0,1000000]"}) {
-    const auto type = TensorType::Parse(text);
-    ASSERT_TRUE(type.ok()) << type.status();
-    EXPECT_EQ(type->ToString(), text);
-  }
-  EXPECT_EQ(TensorType::Parse("bf16[3,5]")->ByteSize(), 30);
-}
-
-TEST(TensorTypeText, RefusesWhatCannotBeCounted) {
-  for (const char* text : {"f32[1000000000000,1000000000000]", "f32[0,1000000000000,1000000000000]",
-                           "f32[2", "f32", "[2]", "f32[2]x", "f32[a]"}) {
-    EXPECT_FALSE(TensorType::Parse(text).ok()) << text;
-  }
 }
 
 TEST(Attributes, AreEqualInEveryBit) {

@@ -66,12 +66,6 @@ TEST(SystemTest, AClusterIsNotASlice) {
               HasSubstr("there is no GPU ''"));
 }
 
-TEST(SystemTest, EfficienciesAreFittedPerChip) {
-  EXPECT_LT(Parsed("v4-8").efficiency, 1);
-  EXPECT_DOUBLE_EQ(Parsed("v4-8").efficiency, Parsed("v4-256").efficiency);
-  EXPECT_DOUBLE_EQ(OneRing(Nominal(), 4).efficiency, 1);
-}
-
 TEST(SystemTest, OneRingHasTheMachinesLinks) {
   const System ring = OneRing(Nominal(), 4);
   EXPECT_EQ(ring.ToString(), "ring 4 ring");

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "csrc/machine/gpu.h"
 
 namespace spmd::machine {
 namespace {
@@ -133,23 +132,6 @@ TEST(TpuSliceTest, ErrorsSayWhatWouldBeRight) {
   EXPECT_EQ(SliceError("v5e--4"),
             "TPU slice 'v5e--4': there is no generation 'v5e-'; did you mean 'v5e'? Known are v2, "
             "v3, v4, v5e, v5p, v6e");
-}
-
-TEST(MachineTest, NominalHasTheRatiosOfAV5eChip) {
-  const Machine& chip = Slice("v5e-8").machine;
-  EXPECT_DOUBLE_EQ(Nominal().flops / Nominal().link_bandwidth, chip.flops / chip.link_bandwidth);
-  EXPECT_DOUBLE_EQ(Nominal().flops / Nominal().memory_bandwidth,
-                   chip.flops / chip.memory_bandwidth);
-  EXPECT_EQ(Nominal().memory_bytes, 0);
-  EXPECT_EQ(Nominal().tile_rows, 1);
-}
-
-TEST(MachineTest, GpusAreFoundByModelAndByDriverName) {
-  ASSERT_NE(FindGpu("H100"), nullptr);
-  EXPECT_EQ(FindGpu("NVIDIA H100 80GB HBM3"), FindGpu("H100"));
-  EXPECT_EQ(FindGpu("NVIDIA A100-SXM4-80GB")->name, "A100");
-  EXPECT_DOUBLE_EQ(FindGpu("NVIDIA H200")->memory_bandwidth, 4.8e12);
-  EXPECT_EQ(FindGpu("GeForce GTX 1080"), nullptr);
 }
 
 }  // namespace

@@ -7,8 +7,9 @@ namespace spmd {
 namespace {
 
 TEST(MeshText, ReadsWhatIsWritten) {
-  for (const char* text : {"[data=2, model=4]", "[x=1]", "[node=2@0.1, gpu=2]",
-                           "[a=2, b=2] devices=[3,1,0,2]", "[a=4] devices=[4..7]"}) {
+  for (const char* text :
+       {"[data=2, model=4]", "[x=1]", "[node=2@0.1, gpu=2]", "[a=2, b=2] devices=[3,1,0,2]",
+        "[a=4] devices=[4..7]", "[a=2] devices=[9223372036854775807,0]"}) {
     Scanner in(text);
     const auto mesh = ParseMeshText(in);
     ASSERT_TRUE(mesh.ok()) << mesh.status();

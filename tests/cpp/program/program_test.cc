@@ -7,173 +7,18 @@
 #include <cmath>
 #include <random>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "csrc/program/analysis.h"
+#include "tests/cpp/program/syntax.h"
 #include "tests/cpp/sharding/random_layout.h"
 
 namespace spmd::program {
 namespace {
 
-using ::testing::HasSubstr;
-
 Program ParsedOf(absl::string_view text) {
   auto program = Program::Parse(text);
   EXPECT_TRUE(program.ok()) << program.status();
   return program.ok() ? *std::move(program) : Program();
-}
-
-// A program whose every clause of the syntax occurs.
-constexpr char kSyntax[] = R"(mesh @m [data=2, model=4]
-mesh @r [x=6] devices=[7,6,2..5]
-program {
-  scalar $0: float
-  scalar $1: int
-  %x: f32[32,128] @m {data},{model}
-  %w: f32[256,128] @m {},{model} donated
-  %b: f32[256] @m {}
-  %s: f32[] @m
-  %img: bf16[8,3,33,32] @m {data},{},{model},{}
-  %0: f32[32,256] @m {data},{} unreduced(sum){model} = call aten::linear(%x, %w, %b) added_once(2: model) at "train.py:3"
-  %1: f32[32,256] @m {data},{} = all_reduce(%0) {model} at "train.py:3"
-  free %0
-  %2: f32[32,256] @m {data},{model} = slice(%1) {model} dim(1)
-  %3: f32[32,256] @m {data},{} = all_gather(%2) {model} dim(1)
-  %4: f32[32,256] @m {},{model,data} = all_to_all(%2) {data} dim(0) to(1)
-  %5: f32[32,256] @m {},{data,model} = permute(%4)
-  %6: f32[32,256] @r {x},{} = exchange(%1)
-  %7: bf16[8,3,33,32] @m {data},{},{model},{} window(2: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 33) = exchange(%img) fill(-inf)
-  %8: bf16[8,3,33,32] @m {data},{},{model},{} window(2: start(r0,0)*2..min(start(r0,0)*2+5,33) of 16 chunk 5) window(3: -1..33 of 32) = exchange(%img) fill(0.5)
-  %9: f32[32,256] @m {data},{} unreduced(max){model} = term(%3) {model}
-  %10: f32[32,256] @m {data},{model} = reduce_scatter(%9) {model} dim(1)
-  %11: f32[8,64] @m {data},{} unreduced(sum){model}, %12: i64[] @m = call my::split([%x, _], %s, size=[size(r0,0),64], value=$0, dtype=bf16, approximate="tanh") task(7)
-  %13: f32[32,128] @m {data},{} unreduced(sum){model}, %14: f32[] @m unreduced(sum){model} = call my::two(%x)
-  %15: f32[32,128] @m {data},{}, %16: f32[] @m = all_reduce(%13, %14) {model}
-  %17: f32[256,128] @m {},{model} = call aten::mul.Scalar(%w, other=$0) updates(0)
-  = call my::print(%17)
-  free %7, %8, %w
-  return %17 -> %w, %6, %17
-}
-)";
-
-TEST(ProgramTextTest, EveryFormRoundTrips) {
-  const Program program = ParsedOf(kSyntax);
-  EXPECT_EQ(program.ToString(), kSyntax);
-  EXPECT_TRUE(Verify(program).ok()) << Verify(program);
-}
-
-TEST(ProgramTextTest, ParsesIntoTheFieldsItNames) {
-  const Program p = ParsedOf(kSyntax);
-  ASSERT_EQ(p.inputs.size(), 5u);
-  EXPECT_TRUE(p.inputs[1].donated);
-  EXPECT_FALSE(p.inputs[0].donated);
-  EXPECT_EQ(p.sources, std::vector<std::string>{"train.py:3"});
-  const Instruction& linear = p.instructions[0];
-  EXPECT_EQ(linear.code, OpCode::kCall);
-  EXPECT_EQ(linear.op, "aten::linear");
-  EXPECT_EQ(linear.added_once, (std::vector<AddedOnce>{{2, {1, 2}}}));
-  EXPECT_EQ(linear.source, 0);
-  EXPECT_EQ(p.instructions[2].code, OpCode::kFree);
-  const Instruction& to_all = p.instructions[5];
-  EXPECT_EQ(to_all.code, OpCode::kAllToAll);
-  EXPECT_EQ(to_all.dim, 0);
-  EXPECT_EQ(to_all.to_dim, 1);
-  EXPECT_EQ(p.instructions[8].fill, -INFINITY);
-  const Instruction& split = p.instructions[12];
-  EXPECT_EQ(split.operands.size(), 3u);
-  EXPECT_EQ(split.operands[1], kNoValue);
-  ASSERT_EQ(split.groups.size(), 1u);
-  EXPECT_EQ(split.groups[0], (ir::OperandGroup{0, 2}));
-  EXPECT_EQ(split.task, 7);
-  EXPECT_EQ(split.results.size(), 2u);
-  ASSERT_EQ(p.outputs.size(), 3u);
-  EXPECT_EQ(p.outputs[0].becomes, 1);
-  EXPECT_EQ(p.outputs[1].becomes, -1);
-}
-
-TEST(ProgramTextTest, CommentsAndBlanksDoNotCount) {
-  const Program p = ParsedOf(R"(
-    # a comment
-    mesh @m [x=2]   // another
-    program {
-
-      %x: f32[4] @m { x }
-      %0: f32[4] @m {} = all_gather( %x ) { x } dim( 0 )
-      return %0
-    })");
-  EXPECT_EQ(p.ToString(), R"(mesh @m [x=2]
-program {
-  %x: f32[4] @m {x}
-  %0: f32[4] @m {} = all_gather(%x) {x} dim(0)
-  return %0
-}
-)");
-}
-
-std::string ParseError(absl::string_view statement) {
-  const auto program = Program::Parse(
-      absl::StrCat("mesh @m [x=2]\nprogram {\n%x: f32[4] @m {x}\n", statement, "\nreturn\n}\n"));
-  EXPECT_EQ(program.status().code(), absl::StatusCode::kInvalidArgument) << statement;
-  return std::string(program.status().message());
-}
-
-TEST(ProgramTextTest, ErrorsNameTheLineAndTheText) {
-  EXPECT_EQ(ParseError("%0: f32[4] @m {} = gather(%x)"),
-            "line 4: expected 'call' or a move: slice, all_gather, all_to_all, permute, exchange, "
-            "all_reduce, reduce_scatter, term at 'gather(%x)' in '%0: f32[4] @m {} = gather(%x)'");
-  EXPECT_EQ(ParseError("%0: f32[4] @m {} = call f(%y)"),
-            "line 4: value '%y' is used before it is defined");
-  EXPECT_EQ(ParseError("%0: f32[4] @m {} = call f(%0)"),
-            "line 4: value '%0' is used before it is defined");
-  EXPECT_EQ(ParseError("%x: f32[4] @m {}"), "line 4: value '%x' is already defined on line 3");
-  EXPECT_EQ(ParseError("%0: f32[4] @q {} = call f(%x)"), "line 4: there is no mesh '@q'");
-  EXPECT_EQ(ParseError("%0: f32[4] @m {y} = call f(%x)"), "line 4: grid [x=2] has no axis 'y'");
-  EXPECT_THAT(ParseError("%0: f32[4] @m {} = slice(%x) dim(-1)"),
-              HasSubstr("a dimension at '-1)'"));
-  EXPECT_THAT(ParseError("%0: f32[4] @m {x} window(0: 1..) = exchange(%x)"),
-              HasSubstr("an expression"));
-  EXPECT_THAT(ParseError("%0: f32[4] @m {x} = exchange(%x) fill(\"a\")"), HasSubstr("a number"));
-  EXPECT_THAT(ParseError("%0: f32[4] @m {}, %1: f32[] @m"), HasSubstr("'=' after several results"));
-  EXPECT_THAT(ParseError("free"), HasSubstr("a value like '%x'"));
-  EXPECT_THAT(ParseError("nonsense"), HasSubstr("'free', 'scalar' or 'return'"));
-  EXPECT_EQ(Program::Parse("mesh @m [x=2]").status().message(),
-            "line 1: expected 'program {', but the text ends");
-  EXPECT_EQ(Program::Parse("program {\nreturn\n}\nmore").status().message(),
-            "line 4: expected nothing after the '}' of the program at 'more' in 'more'");
-  EXPECT_EQ(Program::Parse("program {\n= call f()\nreturn\n}").status().message(),
-            "line 2: expected a mesh before the first instruction, not this at the end of "
-            "'= call f()'");
-}
-
-TEST(ProgramTextTest, DamagedTextIsParsedOrRefused) {
-  std::mt19937 rng(41);
-  const std::string text = kSyntax;
-  int parsed = 0;
-  for (int i = 0; i < 3000; ++i) {
-    std::string damaged = text;
-    for (size_t n = 1 + rng() % 2; n > 0; --n) {
-      const size_t at = rng() % damaged.size();
-      switch (rng() % 3) {
-        case 0:
-          damaged.erase(at, 1 + rng() % 4);
-          break;
-        case 1:
-          damaged[at] = text[rng() % text.size()];
-          break;
-        default:
-          damaged.insert(at, 1, text[rng() % text.size()]);
-          break;
-      }
-    }
-    const auto program = Program::Parse(damaged);
-    if (!program.ok()) continue;
-    ++parsed;
-    // Whatever parses prints, verifies or is refused, and prints the same again.
-    if (!Verify(*program).ok()) continue;
-    const std::string printed = program->ToString();
-    EXPECT_EQ(ParsedOf(printed).ToString(), printed);
-  }
-  EXPECT_GT(parsed, 100);
 }
 
 TEST(ProgramTest, FingerprintIgnoresNamesAndSourcesOnly) {

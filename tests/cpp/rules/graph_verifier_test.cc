@@ -8,8 +8,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "csrc/rules/registry.h"
-#include "csrc/rules/signature.h"
 
 namespace spmd::rules {
 namespace {
@@ -68,25 +66,6 @@ TEST(GraphVerifier, NamesTheCallAndWhatDoesNotFit) {
     EXPECT_TRUE(absl::StartsWith(status.message(), "verifier: node 0 (%0): ")) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), expected)) << status;
   }
-}
-
-TEST(Signature, EveryRuleHasOne) {
-  for (const std::string& op : AllOps()) EXPECT_NE(FindSignature(op), nullptr) << op;
-}
-
-TEST(Signature, ReadsASchema) {
-  const auto s = Signature::Parse(
-      "a::b(Tensor(a!) x, Tensor?[] i, SymInt[2]? size=None, *, str mode=\"a,b\") -> (Tensor, "
-      "Tensor)");
-  ASSERT_TRUE(s.ok()) << s.status();
-  ASSERT_EQ(s->parameters.size(), 4u);
-  EXPECT_EQ(s->results, 2);
-  EXPECT_EQ(s->parameters[0].type, Parameter::Type::kTensor);
-  EXPECT_TRUE(s->parameters[1].is_list && s->parameters[1].items_optional);
-  EXPECT_TRUE(s->parameters[2].optional && s->parameters[2].has_default);
-  EXPECT_EQ(s->parameters[2].size, 2);
-  EXPECT_EQ(s->parameters[3].name, "mode");
-  EXPECT_FALSE(Signature::Parse("a::b").ok());
 }
 
 }  // namespace

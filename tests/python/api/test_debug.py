@@ -3,10 +3,12 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
 from processes import run_python, run_script
+from reported import reported
 
 import torch_spmd as spmd
 from torch_spmd import _C, _versions
@@ -69,13 +71,46 @@ def test_explain_leads_back_to_a_mark(mesh):
     assert "('data', None)" in spmd.debug.explain(x)
 
 
+def line_of(here: str) -> str:
+    """The line of this file that has the comment `# here`, as messages name it."""
+    lines = Path(__file__).read_text().splitlines()
+    (number,) = [n for n, line in enumerate(lines, 1) if line.endswith(f"  # {here}")]
+    return f"test_debug.py:{number}"
+
+
+def test_explain_names_parameters_and_lines_and_no_values(mesh):
+    model = torch.nn.Linear(4, 8).to("spmd")
+    spmd.shard_module(model, mesh, {"weight": ("model", None)})  # the module is marked
+    ones = torch.ones(8, 4).to("spmd")
+    x = spmd.mark_sharding(ones, mesh, ("data", None))  # the batch is marked
+    y = torch.relu(model(x))  # the layer
+    spmd.sync()
+    why = str(spmd.debug.explain(y))
+    weight = f"parameter 'weight' that shard_module marked at {line_of('the module is marked')}"
+    batch = f"the tensor that mark_sharding marked at {line_of('the batch is marked')}"
+    assert why.startswith(f"the result of aten::relu at {line_of('the layer')}: f32[8,8]")
+    assert f"from {weight}, stage" in why
+    assert f"dimension 0 of {weight} is sharded over model: by its mark" in why
+    assert f"dimension 0 of {batch} is sharded over data: by its mark" in why
+    assert "%" not in why
+    assert str(spmd.debug.explain(model.weight)).startswith(f"{weight}: marked ('model', None)")
+
+
+def test_explain_says_where_a_result_was_marked(mesh):
+    y = torch.ones(8, 4).to("spmd").exp()  # the result
+    spmd.mark_sharding(y, mesh, ("data", None))
+    spmd.sync()
+    name = f"the result of aten::exp at {line_of('the result')}"
+    assert f"dimension 0 of {name} is sharded over data: by its mark" in spmd.debug.explain(y)
+
+
 def test_explain_compile():
     x = torch.ones(5, 7, device="spmd")
     spmd.sync()
-    before = _C.statistics()["compiles"]
+    before = reported()["compiles"]
     for _ in range(3):
         (x.sin() * x.cos()).cpu()
-    assert _C.statistics()["compiles"] == before + 1
+    assert reported()["compiles"] == before + 1
     table = spmd.debug.explain_compile()
     assert table.rows[-1].ops == 3 and table.rows[-1].ended_by == "cpu"
     assert "programs compiled" in str(table)

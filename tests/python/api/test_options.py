@@ -4,6 +4,7 @@
 import pytest
 import torch
 from processes import run_python
+from reported import reported
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -11,9 +12,9 @@ from torch_spmd.device import options
 
 
 def compiles(work):
-    before = _C.statistics()["compiles"]
+    before = reported()["compiles"]
     work()
-    return _C.statistics()["compiles"] - before
+    return reported()["compiles"] - before
 
 
 def product():
@@ -48,18 +49,6 @@ def test_what_does_not_change_programs_does_not_compile_them_anew(change):
     product()
     with options.update(**change):
         assert compiles(product) == 0
-
-
-def test_calls_are_replayed_only_where_the_option_says_so():
-    def replayed():
-        before = _C.statistics()["replayed"]
-        for _ in range(3):
-            product()
-        return _C.statistics()["replayed"] - before
-
-    with options.update(replay=False):
-        assert replayed() == 0
-    assert replayed() > 0
 
 
 def test_options_are_as_before_whatever_happens_within():

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from processes import run_script
+from reported import reported
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torch_spmd as spmd
-from torch_spmd import _C
 
 
 def both(fn, *tensors):
@@ -138,21 +138,21 @@ def test_a_training_loop_compiles_two_programs():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
     x = torch.randn(4, 6).to("spmd")
-    before = _C.statistics()["compiles"]
+    before = reported()["compiles"]
     for _ in range(8):
         model(x).square().mean().backward()
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    assert _C.statistics()["compiles"] - before == 2
+    assert reported()["compiles"] - before == 2
 
 
 def test_slices_of_a_resident_data_set_compile_two_programs_more():
     data = torch.randn(40, 6).to("spmd")
     model = mlp().to("spmd")
-    before = _C.statistics()["compiles"]
+    before = reported()["compiles"]
     sums = [model(data[4 * i : 4 * (i + 1)]).sum().item() for i in range(10)]
-    assert _C.statistics()["compiles"] - before == 2
+    assert reported()["compiles"] - before == 2
     host = model.to("cpu")
     data = data.cpu()
     want = [host(data[4 * i : 4 * (i + 1)]).sum().item() for i in range(10)]
@@ -440,12 +440,12 @@ def test_micro_steps_are_one_program():
     x = torch.randn(4, 6).to("spmd")
     compiles = []
     for _ in range(5):
-        before = _C.statistics()["compiles"]
+        before = reported()["compiles"]
         for _ in range(4):
             model(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        compiles.append(_C.statistics()["compiles"] - before)
+        compiles.append(reported()["compiles"] - before)
     assert sum(compiles) <= 6 and compiles[2:] == [0, 0, 0]
 
 
@@ -548,11 +548,11 @@ def test_several_threads():
 
 
 def test_pending_work_is_one_program():
-    before = _C.statistics()["runs"]
+    before = reported()["runs"]
     x = torch.ones(4, device="spmd")
     for _ in range(10):
         x = x * 2 + 1
-    assert _C.statistics()["runs"] == before
+    assert reported()["runs"] == before
     spmd.sync()
-    assert _C.statistics()["runs"] == before + 1
+    assert reported()["runs"] == before + 1
     assert x[0].item() == 2047

@@ -5,6 +5,7 @@ import copy
 
 import pytest
 import torch
+from reported import reported
 from torch import nn
 from torch.ao.quantization import (
     FakeQuantize,
@@ -14,7 +15,6 @@ from torch.ao.quantization import (
 )
 
 import torch_spmd as spmd
-from torch_spmd import _C
 
 PER_CHANNEL = {
     "observer": MovingAveragePerChannelMinMaxObserver,
@@ -83,9 +83,9 @@ def test_training_for_quantisation(kind, cut):
 def test_training_for_quantisation_runs_on_the_device():
     torch.manual_seed(0)
     model = Quantised(FusedMovingAvgObsFakeQuantize)
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     trained(model, "spmd", (spmd.make_mesh((2,), ("model",)), ("model", None)))
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
 
 
 X, SCALE, ZERO = torch.linspace(-3, 5, 48).view(8, 6), torch.full((1,), 0.04), torch.full((1,), 2.0)
@@ -114,11 +114,11 @@ def test_learned_quantizers(name, cut):
         (y**3).sum().backward()
         return [y.detach(), *(t.grad for t in tensors)]
 
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     got = gradients("spmd")
     assert [spmd.sharding_of(t).spec for t in got[:2]] == [cut, cut]
     torch.testing.assert_close([t.cpu() for t in got], gradients("cpu"))
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
 
 
 FAKE = {
@@ -140,13 +140,13 @@ FAKE = {
 def test_fake_quantization_sends_nothing(name, cut):
     x = spmd.mark_sharding(X.to("spmd"), spmd.make_mesh((2,), ("x",)), cut).requires_grad_()
     host = X.clone().requires_grad_()
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     y = FAKE[name](x)
     y.square().sum().backward()
     assert [spmd.sharding_of(t).spec for t in (y, x.grad)] == [cut, cut]
     spmd.sync(wait=True)
     sent = [row.kind for row in spmd.debug.collectives().rows]
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
     want = FAKE[name](host)
     want.square().sum().backward()
     torch.testing.assert_close([y.detach().cpu(), x.grad.cpu()], [want.detach(), host.grad])

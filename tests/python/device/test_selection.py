@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cut_results import check, each_dim, make_mesh, values
+from reported import reported
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -50,9 +51,9 @@ SELECTIONS = {
 @pytest.mark.parametrize("shape", [(9, 7), (2, 3), (24, 5)])
 def test_chosen_elements(name, shape):
     x = rounded(*shape)
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     check(SELECTIONS[name], (x,), each_dim(x))
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (3, 1, 2, 2)])
@@ -161,13 +162,13 @@ class TestMultinomial:
 
     def test_pending_weights_stay_pending(self):
         spmd.sync(wait=True)
-        before = _C.statistics()["runs"]
+        before = reported()["runs"]
         logits = torch.randn(3, 5).to("spmd")
         for _ in range(3):
             drawn = torch.multinomial((logits * 2).softmax(-1), 1)
             logits = logits + drawn
         drawn.cpu()
-        assert _C.statistics()["runs"] == before + 1
+        assert reported()["runs"] == before + 1
 
 
 class TestCtc:
@@ -195,12 +196,12 @@ class TestCtc:
             )
             return loss, torch.autograd.grad(loss.square().sum(), logits)[0]
 
-        before = _C.statistics()["host_fallbacks"]
+        before = reported()["host_fallbacks"]
         given = spmd.mark_sharding(logits.to("spmd"), make_mesh((2, 3)), spec)
         got = loss_and_gradient(given, targets.to("spmd"))
         for a, b in zip(got, loss_and_gradient(logits, targets), strict=True):
             torch.testing.assert_close(a.cpu(), b)
-        assert _C.statistics()["host_fallbacks"] == before
+        assert reported()["host_fallbacks"] == before
 
     def test_a_sharded_batch_reduces_one_number(self):
         mesh = make_mesh((4,))
@@ -245,9 +246,9 @@ def test_counts_stay_on_the_device(name, cut):
     x = COUNTS.to("spmd")
     if cut:
         spmd.mark_sharding(x, spmd.make_mesh((4,), ("x",)), ("x",))
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     torch.testing.assert_close(COUNTED[name](x).cpu(), COUNTED[name](COUNTS))
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
 
 
 @pytest.mark.parametrize("call", [torch.bincount, torch.repeat_interleave])
@@ -280,15 +281,15 @@ WINDOWS = {
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_are_made_on_the_device(name):
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     got = WINDOWS[name](device="spmd")
     torch.testing.assert_close(got.cpu(), WINDOWS[name]())
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32, torch.uint8])
 def test_permutations_are_drawn_on_the_device(dtype):
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     n = 100
     drawn = torch.randperm(n, device="spmd", dtype=dtype)
     other = torch.randperm(n, device="spmd", dtype=dtype)
@@ -299,7 +300,7 @@ def test_permutations_are_drawn_on_the_device(dtype):
         assert torch.equal(t.cpu().sort().values, torch.arange(n, dtype=dtype))
     assert not torch.equal(drawn.cpu(), other.cpu())
     assert torch.randperm(0, device="spmd").shape == (0,)
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
 
 
 @pytest.mark.parametrize("arguments", [{"n": -1}, {"n": 300, "dtype": torch.uint8}], ids=str)
@@ -315,13 +316,13 @@ def test_permutations_that_are_refused(arguments):
 def test_rrelu_draws_slopes_on_the_device(inplace):
     x = values(24, 6)
     there = spmd.mark_sharding(x.to("spmd"), spmd.make_mesh((4,), ("x",)), ("x", None))
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     leaf = there.clone().requires_grad_()
     y = F.rrelu(leaf * 1, 0.1, 0.3, training=True, inplace=inplace)
     y.sum().backward()
     assert spmd.sharding_of(y).spec == ("x", None)
     slope = y.detach().cpu() / x
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
     torch.testing.assert_close(slope[x > 0], torch.ones_like(slope[x > 0]))
     below = slope[x < 0]
     assert below.min() >= 0.0999 and below.max() <= 0.3001 and below.std() > 0.01
@@ -333,25 +334,25 @@ def test_rrelu_draws_slopes_on_the_device(inplace):
 def test_rows_of_an_embedding_are_shortened_where_they_are(order):
     rows, index = values(16, 6), torch.tensor([[3, 0, 3], [15, 8, 0]])
     weight = spmd.mark_sharding(rows.to("spmd"), spmd.make_mesh((4,), ("x",)), ("x", None))
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     got = F.embedding(index.to("spmd"), weight, max_norm=1.0, norm_type=order)
     want = F.embedding(index, rows, max_norm=1.0, norm_type=order)
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
     torch.testing.assert_close([got.cpu(), weight.cpu()], [want, rows])
     assert spmd.sharding_of(weight).spec == ("x", None)
 
 
 def test_a_shift_in_place_stays_on_the_device():
     x = torch.arange(8).to("spmd")
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     x <<= 2
     x >>= torch.ones(8, dtype=torch.int64).to("spmd")
     assert x.tolist() == (torch.arange(8) * 2).tolist()
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before
 
 
 def test_detach_in_place_in_inference_mode_stays_on_the_device():
-    before = _C.statistics()["host_fallbacks"]
+    before = reported()["host_fallbacks"]
     with torch.inference_mode():
         x = spmd.mark_sharding(
             torch.ones(8, 4).to("spmd"), spmd.make_mesh((4,), ("x",)), ("x", None)
@@ -359,4 +360,4 @@ def test_detach_in_place_in_inference_mode_stays_on_the_device():
         y = x * 2
         assert y.detach_() is y
         assert spmd.sharding_of(y).spec == ("x", None)
-    assert _C.statistics()["host_fallbacks"] == before
+    assert reported()["host_fallbacks"] == before

@@ -3,9 +3,9 @@
 
 import pytest
 import torch
+from reported import reported
 
 import torch_spmd as spmd
-from torch_spmd import _C
 
 transformers = pytest.importorskip("transformers")
 
@@ -57,25 +57,25 @@ def generate(model, **kwargs):
 def test_a_token_compiles_one_program(model, cache):
     want = generate(model, do_sample=False, cache_implementation=cache)
     model.to("spmd")
-    before = _C.statistics()
+    before = reported()
     assert torch.equal(generate(model, do_sample=False, cache_implementation=cache), want)
-    after = _C.statistics()
+    after = reported()
     # Shapes grow with every token. One program more reads the prompt, some the mask and the end.
     assert after["compiles"] - before["compiles"] <= NEW + 6
     assert after["host_fallbacks"] == before["host_fallbacks"]
     again = generate(model, do_sample=False, cache_implementation=cache)
-    assert torch.equal(again, want) and _C.statistics()["compiles"] == after["compiles"]
+    assert torch.equal(again, want) and reported()["compiles"] == after["compiles"]
 
 
 def test_a_sampled_token_compiles_one_program(model):
     model.to("spmd")
-    before = _C.statistics()["runs"]
+    before = reported()["runs"]
     ids = generate(model, do_sample=True, top_k=5, temperature=0.7)
     assert ids.shape == (2, 3 + NEW)
-    assert _C.statistics()["runs"] - before <= NEW + 6
-    compiled = _C.statistics()["compiles"]
+    assert reported()["runs"] - before <= NEW + 6
+    compiled = reported()["compiles"]
     generate(model, do_sample=True, top_k=7, temperature=0.9)
-    assert _C.statistics()["compiles"] - compiled <= NEW + 1  # another k is another shape
+    assert reported()["compiles"] - compiled <= NEW + 1  # another k is another shape
 
 
 def test_a_cache_of_fixed_size_compiles_nothing_for_a_token(model):
@@ -87,7 +87,7 @@ def test_a_cache_of_fixed_size_compiles_nothing_for_a_token(model):
         token = torch.tensor([[5], [6]], device=device)
         tokens, counts = [], []
         for k in range(6):
-            before = _C.statistics()["compiles"]
+            before = reported()["compiles"]
             position = torch.tensor([k], device=device)
             with torch.no_grad():
                 logits = model(
@@ -95,7 +95,7 @@ def test_a_cache_of_fixed_size_compiles_nothing_for_a_token(model):
                 ).logits
             token = logits[:, -1].argmax(-1, keepdim=True)
             tokens.append(token.cpu())
-            counts.append(_C.statistics()["compiles"] - before)
+            counts.append(reported()["compiles"] - before)
         return torch.cat(tokens, 1), counts
 
     want, _ = decode("cpu")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from reported import reported
 from torch import Tensor, nn
 
 import torch_spmd as spmd
@@ -19,7 +20,7 @@ BATCHES = 120  # of some 30 ops
 
 
 def statistics(name: str) -> int:
-    return int(_C.statistics()[name])
+    return reported()[name]
 
 
 def pending_ops() -> int:

@@ -16,6 +16,7 @@ from collections import Counter
 
 from op_outcomes import run
 from op_samples import DTYPES, OPS, Cut, evenly, ranks, samples, tensors_of
+from reported import reported
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -54,7 +55,7 @@ def kind_of(op, sample):
     cut = first_dimension(sample)
     settle()
     _C.forget_programs()
-    on_host = _C.statistics()["host_fallbacks"]
+    on_host = reported()["host_fallbacks"]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -68,7 +69,7 @@ def kind_of(op, sample):
         return None
     programs = _C.programs()
     gathers = any(row[0] == "all_gather" for p in programs for row in p.collectives())
-    if gathers or _C.statistics()["host_fallbacks"] > on_host:
+    if gathers or reported()["host_fallbacks"] > on_host:
         return "gathered"
     return "decomposed" if any(p.decomposed for p in programs) else "partitioned"
 

@@ -83,14 +83,6 @@ TEST(GraphText, SkipsCommentsAndBlanks) {
             "  return %0\n}\n");
 }
 
-TEST(GraphText, NumbersUnnamedValuesInOrderAndAfterThoseRead) {
-  Graph graph = *Graph::Parse("graph {\n %x: f32[]\n %0: f32[], %1: f32[] = a::b(%x)\n return\n}");
-  EXPECT_EQ(graph.value(graph.Add({.op = "a::c"}, TensorType())).name, "2");
-  EXPECT_EQ(graph.value(graph.AddInput(TensorType())).name, "3");
-  graph.SetName(0, "40");
-  EXPECT_EQ(graph.value(graph.AddInput(TensorType())).name, "41");
-}
-
 struct BadText {
   const char* text;
   const char* error;
@@ -146,13 +138,6 @@ INSTANTIATE_TEST_SUITE_P(
             "cut {0: x}'"},
         BadText{"graph {\n %0: f32[2] = a::b() updates(-2)",
                 "line 2: updates(-2) names no operand"}));
-
-TEST(Graph, UsersAreInNodeOrderAndOnce) {
-  const Graph graph = *Graph::Parse(
-      "graph {\n %x: f32[]\n %0: f32[] = a::b(%x, %x)\n %1: f32[] = a::c([%0, _], %x)\n"
-      " return %x\n}");
-  EXPECT_EQ(graph.Users(), (std::vector<std::vector<NodeId>>{{0, 1}, {1}, {}}));
-}
 
 TEST(GraphFuzz, MutatedTextNeverCrashesAndWhatIsReadPrintsTheSame) {
   std::mt19937 random(2);
