@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const Expr kStart = Expr::Start(Operand(0), 1);
+const Expr kBegin = Expr::Start(Operand(0), 1);
 
 std::string ParseError(absl::string_view text) {
   const auto expr = Expr::Parse(text);
@@ -22,7 +22,7 @@ std::string ParseError(absl::string_view text) {
 }
 
 TEST(ExprParser, ParsesWhatAPersonWrites) {
-  EXPECT_EQ(*Expr::Parse(" max( start(o0, 1) * 2 - 1 , 0 ) "), Max(kStart * 2 - 1, 0));
+  EXPECT_EQ(*Expr::Parse(" max( start(o0, 1) * 2 - 1 , 0 ) "), Max(kBegin * 2 - 1, 0));
   EXPECT_EQ(*Expr::Parse("2*(3+4)"), Expr(14));
   EXPECT_EQ(*Expr::Parse("10-4-3"), Expr(3));
 }
@@ -31,7 +31,7 @@ TEST(ExprParser, ParserLeavesWhatIsNotItsOwn) {
   Scanner in("start(o0,1)-1..7 of 9");
   const auto expr = Expr::Parse(in);
   ASSERT_TRUE(expr.ok());
-  EXPECT_EQ(*expr, kStart - 1);
+  EXPECT_EQ(*expr, kBegin - 1);
   EXPECT_EQ(in.rest(), "..7 of 9");
 }
 
