@@ -40,40 +40,11 @@ class Chooser {
     GatherShared();
     CarryMovesOn();
     CarryGathersBack();
-    return Finish();
-  }
-
-  std::optional<Chosen> RunAs(const std::vector<SearchedPlan::Node>& earlier) && {
-    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
-      if (!IsEven(id, earlier[id])) return std::nullopt;
-      const std::optional<NodePlan>& plan =
-          memo_.Plan(graph_, graph_.node(id), factors_[id], earlier[id].choice, earlier[id].grid)
-              .plan;
-      if (!plan) return std::nullopt;
-      plan_.Adopt(id, *plan);
-    }
-    return Finish();
-  }
-
- private:
-  Chosen Finish() {
     const double seconds = price_.Total();
     return {std::move(plan_).TakePlans(), seconds};
   }
 
-  // Whether all shards of each factor have one size. Otherwise their boundaries belong to the sizes
-  // for which they were chosen.
-  bool IsEven(ir::NodeId id, const SearchedPlan::Node& earlier) const {
-    const NodeFactors& nf = factors_[id];
-    const propagate::Cut& cut = earlier.choice.cut;
-    if (cut.size() != nf->factors.size()) return false;
-    for (size_t f = 0; f < cut.size(); ++f) {
-      const int64_t shards = graph_.grid(earlier.grid).size(cut[f].axes);
-      if (cut[f].chunk != 0 || nf->factors[f].size % shards != 0) return false;
-    }
-    return true;
-  }
-
+ private:
   // Decides again, backward and forward in turns, what depends on decisions that have changed.
   void Sweep(int first) {
     const int n = graph_.num_nodes();
@@ -352,16 +323,62 @@ class Chooser {
   PlanPrice price_;
 };
 
+// Whether all shards of each factor have one size, and no chunk of its own. Otherwise their
+// boundaries belong to the sizes for which they were chosen.
+bool CutsEvenly(const Grid& grid, const NodeFactors& nf, const propagate::Cut& cut) {
+  for (size_t f = 0; f < cut.size(); ++f) {
+    if (cut[f].axes.empty()) continue;
+    if (cut[f].chunk != 0 || nf->factors[f].size % grid.size(cut[f].axes) != 0) return false;
+  }
+  return true;
+}
+
+std::vector<int64_t> SizesOf(const NodeFactors& nf) {
+  std::vector<int64_t> sizes;
+  for (const rules::Factor& factor : nf->factors) sizes.push_back(factor.size);
+  return sizes;
+}
+
+bool FitsSizes(const SearchedPlan::Node& earlier, const Grid& grid, const NodeFactors& nf) {
+  if (earlier.choice.cut.size() != nf->factors.size()) return false;
+  if (!earlier.sizes.empty()) return earlier.sizes == SizesOf(nf);
+  return CutsEvenly(grid, nf, earlier.choice.cut);
+}
+
 }  // namespace
 
 Chosen Choose(const ir::Graph& graph, const std::vector<NodeFactors>& factors, PlanMemo& memo) {
   return Chooser(graph, factors, memo).Run();
 }
 
-std::optional<Chosen> ChooseAs(const std::vector<SearchedPlan::Node>& earlier,
-                               const ir::Graph& graph, const std::vector<NodeFactors>& factors,
-                               PlanMemo& memo) {
-  return Chooser(graph, factors, memo).RunAs(earlier);
+std::vector<SearchedPlan::Node> ForLater(const std::vector<NodePlan>& plans, const ir::Graph& graph,
+                                         const std::vector<NodeFactors>& factors) {
+  std::vector<SearchedPlan::Node> nodes;
+  nodes.reserve(plans.size());
+  for (size_t id = 0; id < plans.size(); ++id) {
+    const NodePlan& plan = plans[id];
+    SearchedPlan::Node& node = nodes.emplace_back(SearchedPlan::Node{plan.grid, plan.choice, {}});
+    const bool even = CutsEvenly(graph.grid(plan.grid), factors[id], plan.choice.cut);
+    if (!even) node.sizes = SizesOf(factors[id]);
+  }
+  return nodes;
+}
+
+std::optional<std::vector<NodePlan>> ChooseAs(const std::vector<SearchedPlan::Node>& earlier,
+                                              const ir::Graph& graph,
+                                              const std::vector<NodeFactors>& factors,
+                                              PlanMemo& memo) {
+  std::vector<NodePlan> plans;
+  plans.reserve(graph.num_nodes());
+  for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const SearchedPlan::Node& node = earlier[id];
+    if (!FitsSizes(node, graph.grid(node.grid), factors[id])) return std::nullopt;
+    const std::optional<NodePlan>& plan =
+        memo.Plan(graph, graph.node(id), factors[id], node.choice, node.grid).plan;
+    if (!plan) return std::nullopt;
+    plans.push_back(*plan);
+  }
+  return plans;
 }
 
 }  // namespace spmd::partition

@@ -32,11 +32,15 @@ struct Chosen {
 // (Propagate has run).
 Chosen Choose(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
               PlanMemo& memo);
+// What a later graph with the same ops takes over.
+std::vector<SearchedPlan::Node> ForLater(const std::vector<NodePlan>& plans, const ir::Graph& graph,
+                                         const std::vector<propagate::NodeFactors>& factors);
 // The plans of an earlier search, without a search. nullopt if one of them is not legal for the
-// sizes of `graph`, or if shards would differ in size. Requires also: `earlier` is of a graph with
-// the same ops.
-std::optional<Chosen> ChooseAs(const std::vector<SearchedPlan::Node>& earlier,
-                               const ir::Graph& graph,
-                               const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo);
+// sizes of `graph`, or if shards of an op with other sizes would differ in size. Requires also:
+// `earlier` is of a graph with the same ops.
+std::optional<std::vector<NodePlan>> ChooseAs(const std::vector<SearchedPlan::Node>& earlier,
+                                              const ir::Graph& graph,
+                                              const std::vector<propagate::NodeFactors>& factors,
+                                              PlanMemo& memo);
 
 }  // namespace spmd::partition

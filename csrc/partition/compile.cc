@@ -138,50 +138,9 @@ void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& fa
   TryFrom(Preference::kActivations, batch, out, factors, memo, found, nullptr, &before);
 }
 
-// The plan that an earlier search found for other sizes, or nullopt if it does not fit.
-std::optional<Chosen> TakeOver(const SearchedPlan& earlier, Compiled& out,
-                               const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo) {
-  const auto take = [&](const ir::Graph& graph) -> std::optional<Chosen> {
-    if (!InputsLieAsIn(earlier, graph)) return std::nullopt;
-    return ChooseAs(earlier.nodes, graph, factors, memo);
-  };
-  if (!HasOpsOf(earlier, out.graph)) return std::nullopt;
-  if (earlier.preference == propagate::Preference::kActivations && earlier.proposals.empty()) {
-    return take(out.graph);
-  }
-  ir::Graph graph = out.graph;
-  propagate::Reasons reasons;
-  ForgetDerived(graph);
-  propagate::Propagate(graph, factors, reasons, earlier.preference, earlier.proposals);
-  std::optional<Chosen> chosen = take(graph);
-  if (!chosen) return std::nullopt;
-  out.graph = std::move(graph);
-  out.reasons = std::move(reasons);
-  return chosen;
-}
-
-// What a later graph takes over.
-std::shared_ptr<const SearchedPlan> ForLater(const ir::Graph& graph, const Found& found) {
-  auto searched = std::make_shared<SearchedPlan>();
-  searched->preference = found.preference;
-  searched->proposals = found.proposals;
-  for (const NodePlan& plan : found.chosen.plans) {
-    searched->nodes.push_back({plan.grid, plan.choice});
-  }
-  for (const ir::ValueId v : graph.inputs()) {
-    searched->inputs.push_back(graph.value(v).annotation->sharding);
-  }
-  searched->ops = OpsOf(graph);
-  return searched;
-}
-
-// Whether any axis is in use. A graph without axes needs no plan: everything is one tile.
-bool UsesAxes(const ir::Graph& graph) {
-  for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
-    const auto& annotation = graph.value(v).annotation;
-    if (annotation && annotation->sharding.UsedAxes() != 0) return true;
-  }
-  return false;
+// What CompileAs returns if the earlier plan does not fit; no pass returns that.
+absl::Status DoesNotFit() {
+  return absl::FailedPreconditionError("the plan does not fit these sizes");
 }
 
 // Legalizes and simplifies, at the beginning and after each round of decompositions.
@@ -325,17 +284,75 @@ struct Planning {
   bool preference_decided = false;
   int reorders = 0;
   IntoMade into_made = IntoMade::kDecompose;
-  bool any_made = false;  // whether that decided anything
+  bool any_made = false;                   // whether that decided anything
+  const SearchedPlan* earlier = nullptr;   // that is taken over
+  bool explains = false;                   // whether reasons are wanted
+  bool is_for_later = false;               // whether a later graph may take over the plan
+  std::vector<AnnotationsPtr> propagated;  // so far, if it is, or if one is taken over
 };
+
+// Takes over what the earlier propagation gave. False if it does not fit.
+bool TakePropagated(Planning& planning) {
+  const std::vector<AnnotationsPtr>& earlier = planning.earlier->propagated;
+  const size_t round = planning.propagated.size();
+  if (round >= earlier.size() || !earlier[round]->Take(planning.out.graph)) return false;
+  planning.propagated.push_back(earlier[round]);
+  return true;
+}
 
 absl::Status PropagateAsAsked(Pipeline& pipeline, Planning& planning) {
   Compiled& out = planning.out;
   return pipeline.Pass("propagate", [&]() -> absl::Status {
     SPMD_ASSIGN_OR_RETURN(planning.factors, propagate::ComputeFactors(out.graph));
+    if (planning.earlier != nullptr) {
+      if (planning.explains) {
+        ir::Graph graph = out.graph;
+        propagate::Propagate(graph, planning.factors, out.reasons);
+      }
+      if (TakePropagated(planning)) return absl::OkStatus();
+      if (!planning.propagated.empty()) return DoesNotFit();
+      planning.earlier = nullptr;
+      out.reasons = {};
+    }
     propagate::Propagate(out.graph, planning.factors, out.reasons,
                          propagate::Preference::kActivations, {}, &planning.preference_decided);
+    if (planning.is_for_later) {
+      planning.propagated.push_back(std::make_shared<const Annotations>(out.graph));
+    }
     return absl::OkStatus();
   });
+}
+
+// What a later graph takes over.
+std::shared_ptr<const SearchedPlan> SearchedFrom(const Planning& planning, const Found& found) {
+  auto searched = std::make_shared<SearchedPlan>();
+  searched->preference = found.preference;
+  searched->proposals = found.proposals;
+  searched->into_made = planning.into_made;
+  searched->nodes = ForLater(found.chosen.plans, planning.out.graph, planning.factors);
+  searched->propagated = planning.propagated;
+  const bool as_asked =
+      found.preference == propagate::Preference::kActivations && found.proposals.empty();
+  searched->found = as_asked ? planning.propagated.back()
+                             : std::make_shared<const Annotations>(planning.out.graph);
+  return searched;
+}
+
+// The plan that an earlier search found for other sizes, or nullopt if it does not fit.
+std::optional<std::vector<NodePlan>> TakeOver(Planning& planning, PlanMemo& memo) {
+  const SearchedPlan& earlier = *planning.earlier;
+  Compiled& out = planning.out;
+  if (earlier.found != planning.propagated.back()) {
+    propagate::Reasons reasons;
+    if (planning.explains) {
+      ir::Graph graph = out.graph;
+      ForgetDerived(graph);
+      propagate::Propagate(graph, planning.factors, reasons, earlier.preference, earlier.proposals);
+    }
+    if (!earlier.found->Take(out.graph)) return std::nullopt;
+    out.reasons = std::move(reasons);
+  }
+  return ChooseAs(earlier.nodes, out.graph, planning.factors, memo);
 }
 
 absl::Status PropagateAgain(Pipeline& pipeline, Planning& planning) {
@@ -356,8 +373,7 @@ absl::Status ReorderAll(Pipeline& pipeline, Planning& planning) {
 }
 
 // Decomposes and chooses.
-absl::Status PlanFrom(Pipeline& pipeline, MoveMemo& moves, bool sharded,
-                      const SearchedPlan* earlier, Planning& planning) {
+absl::Status PlanFrom(Pipeline& pipeline, MoveMemo& moves, bool sharded, Planning& planning) {
   Compiled& out = planning.out;
   // A decomposition brings new values. They are propagated to in turn, and may have a sharded whole
   // factor themselves.
@@ -374,18 +390,19 @@ absl::Status PlanFrom(Pipeline& pipeline, MoveMemo& moves, bool sharded,
   }
   return pipeline.Pass("choose", [&]() -> absl::Status {
     PlanMemo memo(moves);
-    std::optional<Chosen> chosen;
-    if (earlier != nullptr) chosen = TakeOver(*earlier, out, planning.factors, memo);
-    if (!chosen) {
+    if (planning.earlier != nullptr) {
+      std::optional<std::vector<NodePlan>> plans = TakeOver(planning, memo);
+      if (!plans) return DoesNotFit();
+      planning.plans = *std::move(plans);
+    } else {
       Found found{.chosen = Choose(out.graph, planning.factors, memo)};
       if (sharded) {
         TryOtherStarts(out, planning.factors, memo, planning.preference_decided, found);
-        out.searched = ForLater(out.graph, found);
+        if (planning.is_for_later) out.searched = SearchedFrom(planning, found);
       }
-      chosen = std::move(found.chosen);
+      planning.plans = std::move(found.chosen.plans);
+      planning.seconds = found.chosen.seconds;
     }
-    planning.plans = std::move(chosen->plans);
-    planning.seconds = chosen->seconds;
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
       const NodePlan& plan = planning.plans[id];
       out.graph.SetCut(id, plan.grid, ToFactorCuts(plan.choice));
@@ -431,7 +448,7 @@ absl::Status KeepWholeIfCheaper(const CompileOptions& options, MoveMemo& moves, 
   const Quiet quiet(options);
   Pipeline pipeline(quiet.options(), from.out);
   from.into_made = IntoMade::kKeepWhole;
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, /*sharded=*/true, options.earlier.get(), from));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, /*sharded=*/true, from));
   if (from.seconds >= planning.seconds * (1 - 1e-9)) return absl::OkStatus();
   planning = std::move(from);
   quiet.Dump();
@@ -446,11 +463,12 @@ absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Plann
   if (planning.out.gathered_again.bytes_after <= MemoryToFill(limited)) return absl::OkStatus();
   const Quiet quiet(options);
   Pipeline pipeline(quiet.options(), from.out);
+  from.is_for_later = false;
   SPMD_RETURN_IF_ERROR(RingPass(pipeline, from.out));
   if (from.out.in_rings.ops.empty()) return absl::OkStatus();
   SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, from));
   SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, from));
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, /*sharded=*/true, /*earlier=*/nullptr, from));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, /*sharded=*/true, from));
   SPMD_RETURN_IF_ERROR(
       LowerPlans(pipeline, quiet.options(), from.factors, std::move(from.plans), from.out));
   InRings& done = from.out.in_rings;
@@ -469,6 +487,28 @@ absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Plann
   return absl::OkStatus();
 }
 
+// Compiles as planning.earlier says. False if that does not fit; `planning` is then of no use.
+absl::StatusOr<bool> CompileAs(const CompileOptions& options, MoveMemo& moves, Planning& planning) {
+  const Quiet quiet(options);
+  Pipeline pipeline(quiet.options(), planning.out);
+  planning.into_made = planning.earlier->into_made;
+  const auto run = [&]() -> absl::Status {
+    SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
+    SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, /*sharded=*/true, planning));
+    SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, quiet.options(), planning.factors,
+                                    std::move(planning.plans), planning.out));
+    const machine::Machine limited = Limited(options);
+    const bool is_short =
+        limited.memory_bytes > 0 && planning.out.gathered_again.bytes_after > MemoryToFill(limited);
+    return is_short && MayGoInRings(planning.out.graph) ? DoesNotFit() : absl::OkStatus();
+  };
+  const absl::Status status = run();
+  if (absl::IsFailedPrecondition(status)) return false;
+  SPMD_RETURN_IF_ERROR(status);
+  quiet.Dump();
+  return true;
+}
+
 }  // namespace
 
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options) {
@@ -482,7 +522,17 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   Pipeline pipeline(options, planning.out);
   SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, planning.out));
   const bool sharded = UsesAxes(planning.out.graph);
+  planning.is_for_later = sharded;
+  planning.explains = options.explain;
+  if (sharded) planning.earlier = options.earlier.get();
   SPMD_RETURN_IF_ERROR(PropagateAsAsked(pipeline, planning));
+  if (planning.earlier != nullptr) {
+    SPMD_ASSIGN_OR_RETURN(const bool fits, CompileAs(options, moves, planning));
+    if (fits) return std::move(planning.out);
+    CompileOptions searching = options;
+    searching.earlier = nullptr;
+    return Compile(graph, searching, moves);
+  }
   std::optional<Planning> before;  // if memory may ask for rings
   std::optional<Planning> whole;   // if ops may write to what is made whole
   if (sharded) {
@@ -490,7 +540,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     if (Limited(options).memory_bytes > 0 && MayGoInRings(planning.out.graph)) before = planning;
     if (MayWriteToMade(planning.out.graph, planning.factors)) whole = planning;
   }
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, sharded, options.earlier.get(), planning));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, sharded, planning));
   if (whole.has_value()) {
     SPMD_RETURN_IF_ERROR(KeepWholeIfCheaper(options, moves, *std::move(whole), planning));
   }
@@ -500,6 +550,14 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     SPMD_RETURN_IF_ERROR(UseRingsToFit(options, moves, *std::move(before), planning));
   }
   return std::move(planning.out);
+}
+
+bool UsesAxes(const ir::Graph& graph) {
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
+    const auto& annotation = graph.value(v).annotation;
+    if (annotation && annotation->sharding.UsedAxes() != 0) return true;
+  }
+  return false;
 }
 
 std::vector<std::string> PassNames() {

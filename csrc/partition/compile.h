@@ -30,8 +30,12 @@ struct CompileOptions {
   // Gathers of more bytes per device than this cause a warning if the work behind them is repeated.
   int64_t warn_gather_bytes = int64_t{16} << 20;
   // The plan of a graph that differs from this one only in sizes (EarlierPlans), or null. It is
-  // taken over instead of a search, if the first passes make a graph with the same ops from both.
+  // taken over, without propagation and search, if the first passes make a graph with the same ops
+  // from both.
   std::shared_ptr<const SearchedPlan> earlier;
+  // True: `reasons` are wanted, which are of the propagation. They are always there if `earlier` is
+  // null.
+  bool explain = false;
   // Collectives of one kind are merged into instructions of at most this many bytes. 0: so many
   // that starting them takes a small part of the time (order.h).
   int64_t merge_cap_bytes = 0;
@@ -65,6 +69,9 @@ struct Compiled {
 // Requires: Verify(graph).ok().
 // Errors: InvalidArgument if the user's annotations are impossible; Internal if a pass is broken.
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options = {});
+
+// Whether any annotation uses an axis. A graph without needs no plan: everything is one tile.
+bool UsesAxes(const ir::Graph& graph);
 
 // The names of the passes in the order in which they run.
 std::vector<std::string> PassNames();

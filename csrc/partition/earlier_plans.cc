@@ -63,10 +63,25 @@ bool AreNear(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
                     [](int64_t m, int64_t n) { return m <= 2 * n && n <= 2 * m; });
 }
 
-bool SameAxes(const Sharding& a, const Sharding& b) {
-  return std::equal(a.dims.begin(), a.dims.end(), b.dims.begin(), b.dims.end(),
-                    [](const DimSharding& x, const DimSharding& y) { return x.axes == y.axes; }) &&
-         a.unreduced == b.unreduced;
+// Whether propagation may have made `given` of `asked`: open dimensions get axes.
+bool MayBecome(const Sharding& asked, const Sharding& given) {
+  return std::equal(asked.dims.begin(), asked.dims.end(), given.dims.begin(), given.dims.end(),
+                    [](const DimSharding& a, const DimSharding& g) {
+                      const size_t n = a.axes.size();
+                      if (a.chunk != g.chunk && !a.axes.empty()) return false;
+                      if (a.open ? n > g.axes.size() : n != g.axes.size()) return false;
+                      return std::equal(a.axes.begin(), a.axes.end(), g.axes.begin());
+                    }) &&
+         asked.unreduced == given.unreduced;
+}
+
+// Whether all shards have one size, which then belongs to no size of the value.
+bool HasEqualShards(const TensorType& type, const Sharding& sharding,
+                    absl::Span<const int64_t> shards) {
+  for (int d = 0; d < type.rank(); ++d) {
+    if (sharding.dims[d].chunk != 0 || type.dims[d] % shards[d] != 0) return false;
+  }
+  return true;
 }
 
 void AddOps(const ir::Graph& graph, ir::Fingerprinter& print) {
@@ -79,23 +94,68 @@ void AddOps(const ir::Graph& graph, ir::Fingerprinter& print) {
   }
 }
 
-}  // namespace
-
+// 128 bits over the ops of a graph and their operands, without sizes.
 ir::Fingerprint OpsOf(const ir::Graph& graph) {
   ir::Fingerprinter print;
   AddOps(graph, print);
   return print.Finish();
 }
 
-bool HasOpsOf(const SearchedPlan& plan, const ir::Graph& graph) {
-  return static_cast<int>(plan.nodes.size()) == graph.num_nodes() &&
-         plan.inputs.size() == graph.inputs().size() && OpsOf(graph) == plan.ops;
+}  // namespace
+
+Annotations::Annotations(const ir::Graph& graph) : ops_(OpsOf(graph)) {
+  absl::flat_hash_map<std::pair<int, Sharding>, int> numbers;
+  kind_of_.reserve(graph.num_values());
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
+    const ir::Annotation& annotation = *graph.value(v).annotation;
+    const auto [it, is_new] = numbers.try_emplace({annotation.grid, annotation.sharding},
+                                                  static_cast<int>(kinds_.size()));
+    if (is_new) {
+      Kind& kind = kinds_.emplace_back(Kind{annotation.grid, annotation.sharding, {}});
+      for (const DimSharding& d : kind.sharding.dims) {
+        kind.shards.push_back(d.axes.empty() ? 1 : graph.grid(kind.grid).size(d.axes));
+      }
+    }
+    kind_of_.push_back(it->second);
+    const Kind& kind = kinds_[it->second];
+    if (!HasEqualShards(graph.type(v), kind.sharding, kind.shards)) {
+      uneven_.emplace_back(v, graph.type(v).dims);
+    }
+  }
 }
 
-bool InputsLieAsIn(const SearchedPlan& plan, const ir::Graph& graph) {
-  for (size_t k = 0; k < graph.inputs().size(); ++k) {
-    const ir::Annotation& annotation = *graph.value(graph.inputs()[k]).annotation;
-    if (!SameAxes(plan.inputs[k], annotation.sharding)) return false;
+bool Annotations::Fits(const ir::Graph& graph) const {
+  if (graph.num_values() != static_cast<int>(kind_of_.size()) || OpsOf(graph) != ops_) return false;
+  auto uneven = uneven_.begin();
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
+    const Kind& kind = kinds_[kind_of_[v]];
+    const ir::Value& value = graph.value(v);
+    if (value.type.rank() != kind.sharding.rank()) return false;
+    if (uneven != uneven_.end() && uneven->first == v) {
+      if (!(uneven->second == value.type.dims)) return false;
+      ++uneven;
+    } else if (!HasEqualShards(value.type, kind.sharding, kind.shards)) {
+      return false;
+    }
+    const std::optional<ir::Annotation>& asked = value.annotation;
+    if (!asked || asked->hold == ir::Hold::kDerived) continue;
+    if (asked->grid != kind.grid || !MayBecome(asked->sharding, kind.sharding)) return false;
+  }
+  return true;
+}
+
+bool Annotations::Take(ir::Graph& graph) const {
+  if (!Fits(graph)) return false;
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
+    const Kind& kind = kinds_[kind_of_[v]];
+    const std::optional<ir::Annotation>& asked = graph.value(v).annotation;
+    if (!asked || asked->hold == ir::Hold::kDerived) {
+      graph.Annotate(v, {kind.grid, kind.sharding, ir::Hold::kDerived});
+    } else if (!(asked->sharding == kind.sharding)) {
+      ir::Annotation annotation = *asked;
+      annotation.sharding = kind.sharding;
+      graph.Annotate(v, std::move(annotation));
+    }
   }
   return true;
 }

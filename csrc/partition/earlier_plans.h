@@ -3,8 +3,8 @@
 //
 // Each new size is a program of its own: a last batch that is shorter, a cache that grows by a
 // position, packed sequences. Its graph has the ops, the edges and the annotations of the graph
-// before, and nearly always its plan. The search of a plan takes most of a compilation. It
-// is therefore left out where the earlier plan fits the sizes:
+// before, and nearly always its plan. Propagation and the search of a plan take most of a
+// compilation. They are therefore left out where the earlier plan fits the sizes:
 //
 //   %y = mm(%x: f32[32,64], %w)   found: factor m is sharded by {data}, w is gathered
 //   %y = mm(%x: f32[48,64], %w)   the same, without a search
@@ -19,46 +19,69 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "csrc/ir/fingerprint.h"
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
 #include "csrc/partition/node_plan.h"
+#include "csrc/partition/passes.h"
 #include "csrc/propagate/propagate.h"
 
 namespace spmd::partition {
+
+// The annotations of a graph whose values are all annotated, for graphs of other sizes.
+class Annotations {
+ public:
+  explicit Annotations(const ir::Graph& graph);
+
+  // Annotates `graph` alike. False, and nothing is done, if it does not fit: the graph has other
+  // ops, an annotation of its own says otherwise, or a dimension whose size has changed would have
+  // shards that differ in size. Where an earlier program left an input does not matter as long as
+  // it is what the annotations say: the state of an optimizer has no layout of its own in the first
+  // step, and is found as the first step left it in the second.
+  bool Take(ir::Graph& graph) const;
+
+ private:
+  struct Kind {
+    int grid;
+    Sharding sharding;
+    absl::InlinedVector<int64_t, 5> shards;  // by dimension
+  };
+  bool Fits(const ir::Graph& graph) const;
+
+  ir::Fingerprint ops_;
+  std::vector<Kind> kinds_;
+  std::vector<int> kind_of_;  // by value
+  // Values of which some shards differ in size, and their sizes.
+  std::vector<std::pair<ir::ValueId, Dims>> uneven_;
+};
+using AnnotationsPtr = std::shared_ptr<const Annotations>;
 
 // Where a search ended, and from where it set out.
 struct SearchedPlan {
   propagate::Preference preference = propagate::Preference::kActivations;
   std::vector<propagate::Proposal> proposals;
+  IntoMade into_made = IntoMade::kDecompose;
   struct Node {
     int grid = 0;
     Choice choice;
+    // The sizes of the factors, if some shards differ in size: the choice is for these.
+    std::vector<int64_t> sizes;
   };
-  std::vector<Node> nodes;       // of the graph that was searched, which the first passes made
-  std::vector<Sharding> inputs;  // of that graph, as annotated or derived
-  ir::Fingerprint ops;           // of that graph, see OpsOf
+  std::vector<Node> nodes;  // of the graph that was searched, which the first passes made
+  std::vector<AnnotationsPtr> propagated;  // what each propagation before the search gave
+  AnnotationsPtr found;                    // those with which the plan was found
 };
-
-// 128 bits over the ops of a graph and their operands, without sizes.
-ir::Fingerprint OpsOf(const ir::Graph& graph);
-// Whether the graph has the ops of the plan, so that its numbers of nodes and values are the
-// plan's.
-bool HasOpsOf(const SearchedPlan& plan, const ir::Graph& graph);
-// Whether the inputs of the graph, which is annotated, lie as the plan's. Where an earlier program
-// left an input does not matter as long as it is what the plan wants: the state of an optimizer has
-// no layout of its own in the first step, and is found as the first step left it in the second.
-// Requires: HasOpsOf(plan, graph).
-bool InputsLieAsIn(const SearchedPlan& plan, const ir::Graph& graph);
 
 // Thread safety: thread-compatible.
 class EarlierPlans {
  public:
   // What graphs that differ only in sizes have in common, with the machine's prices, and the sizes.
-  // Settled annotations are left out: see InputsLieAsIn.
+  // Settled annotations are left out: see Annotations::Take.
   struct Form {
     ir::Fingerprint common;
     std::vector<int64_t> sizes;

@@ -17,7 +17,6 @@
 #include "csrc/trace/device/place.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/shape/cpu_forms.h"
-#include "csrc/trace/shape/meta_kernels.h"
 
 namespace spmd::python {
 namespace {
@@ -53,6 +52,7 @@ py::dict StatisticsDict() {
   result["cache_hits"] = s.cache_hits;
   result["host_fallbacks"] = s.host_fallbacks;
   result["plans_of_pending"] = s.plans_of_pending;
+  result["planned_of_pending"] = s.planned_of_pending;
   return result;
 }
 
@@ -73,8 +73,6 @@ void init_device(py::module& m) {
         [] { return !TheBackend()->elastic() || Session::Get().device_count_was_set(); });
   m.def("sync", [](bool wait) { ThrowIfError(Session::Get().Sync(wait)); }, py::arg("wait"));
   m.def("wait_for_programs", [] { Session::Get().WaitForPrograms(); });
-  m.def("meta_kernels_in_cpp", &trace::MetaKernelsInCpp);
-  m.def("meta_kernels_of_dispatcher", &trace::MetaKernelsOfDispatcher);
   m.def("meta_answers_for_cpu", &trace::MetaAnswersForCpu::IsOn);
   m.def("gpus_run_ops", [] { return trace::FirstPlace().is_cuda(); });
   m.def("shutdown", [] { Session::Get().Shutdown(); });

@@ -40,10 +40,10 @@ LONG = (
     *("test_upstream_bugs.py", "test_upstream_bugs_images.py", "test_partial_sums.py"),
     *("test_workloads.py", "test_other_packages.py", "test_autoload.py", "test_docs.py"),
     *("test_planning.py", "test_loader.py", "test_peers.py", "test_collectives.py"),
-    *("test_one_f_one_b.py", "test_install.py", "test_meta_kernels.py", "test_job_faults.py"),
+    *("test_one_f_one_b.py", "test_install.py", "test_shapes.py", "test_job_faults.py"),
     *("test_plan.py", "test_module_db.py", "test_environment.py"),
     *("test_oracle.py", "test_cases.py", "test_job_trainers.py", "test_op_failures.py"),
-    *("test_imports.py", "test_scale.py", "test_trainers.py", "test_dtensors.py"),
+    *("test_scale.py", "test_trainers.py", "test_dtensors.py"),
     *("test_notebooks.py",),
 )
 

@@ -185,6 +185,10 @@ def clear_sharding(t: Tensor) -> None:
 def sharding_of(t: Tensor) -> NamedSharding:
     """How a tensor is sharded. Runs nothing: for a pending value it is what would be chosen now.
 
+    A question plans the ops since the last one, and of those before up to the last 128. What
+    earlier ones made is taken as found then, so that asking in a loop takes no longer where more is
+    pending.
+
     If no mesh is known, the tensor is on device 0 and the mesh consists of that device alone.
 
     Errors: ValueError when the tensor is not on `spmd`.

@@ -97,10 +97,10 @@ ShardRun::ShardRun(std::shared_ptr<const RegionLevels> levels, std::vector<at::T
     const at::Tensor& t = lanes_[k];
     ShardLanes along;
     for (const int64_t axis : axes[k]) along.push_back({static_cast<size_t>(axis), /*dim=*/0});
-    learned->lanes.push_back(TensorForm::Of(t.sizes(), t.strides(), t.storage_offset()));
+    learned->lanes.push_back(compat::TensorForm::Of(t.sizes(), t.strides(), t.storage_offset()));
     const size_t n = axes[k].size();
     learned->shards.push_back(
-        {.form = TensorForm::Of(t.sizes().slice(n), t.strides().slice(n), /*offset=*/0),
+        {.form = compat::TensorForm::Of(t.sizes().slice(n), t.strides().slice(n), /*offset=*/0),
          .dtype = t.scalar_type(),
          .lanes = std::move(along),
          .differentiable = edges_[k].is_valid()});
@@ -397,7 +397,7 @@ void ShardRun::Learn(Step step, ResultsTo results) {
     const at::Tensor& t = result.seen;
     step.results.push_back(t.defined() ? static_cast<int32_t>(values_.size()) : -1);
     if (!t.defined()) continue;
-    program.shards.push_back({.form = TensorForm::Of(t.sizes(), t.strides(), /*offset=*/0),
+    program.shards.push_back({.form = compat::TensorForm::Of(t.sizes(), t.strides(), /*offset=*/0),
                               .dtype = t.scalar_type(),
                               .lanes = std::move(result.lanes),
                               .differentiable = result.value.requires_grad()});

@@ -35,7 +35,7 @@
 #include "absl/types/span.h"
 #include "csrc/trace/api/lanes.h"
 #include "csrc/trace/compat/keys.h"
-#include "csrc/trace/device/tensor_impl.h"
+#include "csrc/trace/compat/tensor_form.h"
 #include "csrc/trace/recorder/region.h"
 
 namespace spmd::trace {
@@ -58,7 +58,7 @@ using ShardLanes = absl::InlinedVector<ShardLane, 2>;
 // What the function of a region does: steps over numbered shards, the arguments first.
 struct ShardProgram {
   struct Shard {
-    TensorForm form;
+    compat::TensorForm form;
     at::ScalarType dtype = at::kFloat;
     ShardLanes lanes;  // along which axes it varies
     bool differentiable = false;
@@ -81,7 +81,7 @@ struct ShardProgram {
     absl::InlinedVector<int32_t, 1> results;     // flattened; -1: not defined
     absl::InlinedVector<int32_t, 1> list_sizes;  // per result of the schema: -1, or how many
   };
-  std::vector<TensorForm> lanes;  // of the arguments
+  std::vector<compat::TensorForm> lanes;  // of the arguments
   std::vector<Shard> shards;
   std::vector<Step> steps;
   int32_t result = -1;         // of the region

@@ -24,13 +24,6 @@ using c10::impl::ForceDispatchKeyGuard;
 // sums over an axis of a region are as slow as other collectives.
 using c10::impl::ExcludeDispatchKeyGuard;
 
-// Ops of Meta tensors that see kernels in C++. Instead: the Meta device. Without: shapes are
-// inferred in Python.
-using c10::impl::IncludeDispatchKeyGuard;
-
-// The dispatch key of these kernels, which PyTorch reserves and does not use. As above.
-inline constexpr c10::DispatchKey kReservedKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
-
 // The keys of a thread, for steps of a region that run later. Instead: at::ThreadLocalState, which
 // has more. Without: functions of regions do not run on shards.
 using LocalDispatchKeySet = c10::impl::LocalDispatchKeySet;

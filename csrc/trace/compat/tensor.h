@@ -54,14 +54,4 @@ inline void SetTangent(const at::Tensor& t, const at::Tensor& tangent) {
   t._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
 }
 
-// Addresses that are only prefetched. Instead: StorageImpl::data_ptr, which checks, and a lock of
-// the pointer. Without: nothing is prefetched.
-inline const void* ContextOf(c10::StorageImpl& storage) {
-  return storage._mutable_data_ptr_no_checks().get_context();
-}
-template <typename T>
-const T* AddressOf(const c10::weak_intrusive_ptr<T>& pointer) {
-  return pointer._unsafe_get_target();
-}
-
 }  // namespace spmd::compat

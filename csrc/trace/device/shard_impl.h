@@ -8,16 +8,16 @@
 #include <cstdint>
 #include <typeinfo>
 
+#include "csrc/trace/compat/tensor_form.h"
 #include "csrc/trace/device/device_type.h"
-#include "csrc/trace/device/tensor_impl.h"
 
 namespace spmd::trace {
 
 // It has no memory, and autograd does not see ops on it.
-class ShardImpl final : public FormedTensorImpl, public Pooled<ShardImpl> {
+class ShardImpl final : public compat::FormedTensorImpl {
  public:
   // Shard `number` of the run with this number. Numbers of runs are never used again.
-  ShardImpl(uint64_t run, int32_t number, const TensorForm& form, at::ScalarType dtype)
+  ShardImpl(uint64_t run, int32_t number, const compat::TensorForm& form, at::ScalarType dtype)
       : FormedTensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                          c10::scalarTypeToTypeMeta(dtype), c10::Device(kDeviceType, 0)),
         run(run),

@@ -2,10 +2,10 @@
 // Factories and fills.
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include <cstring>
 #include <string>
 
 #include "csrc/trace/device/device_type.h"
+#include "csrc/trace/dispatch/record_generic.h"
 #include "csrc/trace/dispatch/run_elsewhere.h"
 #include "csrc/trace/dispatch/run_on_host.h"
 #include "csrc/trace/ops/handlers.h"
@@ -102,44 +102,14 @@ void Table(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, meta, Emit(state, op, std::move(args), {}, {TypeOf(meta)})));
 }
 
-// The factory that makes what the op writes into `out`: "aten::eye.m" for "aten::eye.m_out".
-std::string FactoryOf(const std::string& name) {
-  if (name == "aten::arange.start_out") return "aten::arange.start_step";
-  if (name == "aten::range.out") return "aten::range.step";
-  if (name == "aten::range.out_") return "aten::range";
-  std::string factory = name.substr(0, name.size() - std::strlen("out"));
-  factory.pop_back();  // '.' or '_'
-  return factory;
-}
-
-// Gives `out` the sizes of what is made, as PyTorch's kernels do: ranges fill any shape of so many
-// elements.
-void ResizeOut(SessionState& state, const std::string& name, const at::Tensor& out,
-               const at::Tensor& made) {
-  const auto is = [&](const char* prefix) { return name.starts_with(prefix); };
-  const bool counts = is("aten::arange") || is("aten::fft_");
-  const bool is_range = counts || is("aten::range") || is("aten::linspace") || is("aten::logspace");
-  if (is_range ? out.numel() == made.numel() : out.sizes() == made.sizes()) return;
-  if (counts && out.numel() > 0) {
-    TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ",
-               out.numel(), " which does not match the computed number of elements ", made.numel(),
-               ". Note that this may occur as a result of rounding error. The out tensor will be ",
-               "resized to a tensor of shape (", made.numel(), ",).");
+// linspace and logspace between tensors. Numbers on the host are read, as PyTorch does.
+void RangeBetweenTensors(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  for (const c10::IValue& arg : PeekArguments(op, stack)) {
+    if (arg.isTensor() && Buffer::IsOurs(arg.toTensor())) return RunGeneric(state, op, stack);
   }
-  ResizeTensor(state, out, made.sizes());
-}
-
-// Factories with `out`, which keeps its type.
-void MadeInto(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  const at::Tensor out = torch::jit::pop(*stack).toTensor();
-  // dtype, layout, device, pin_memory
-  torch::jit::push(*stack, out.scalar_type(), c10::IValue(), out.device(), c10::IValue());
-  GetOp(FactoryOf(op.name)).handle.callBoxed(stack);
-  const at::Tensor made = torch::jit::pop(*stack).toTensor();
-  ResizeOut(state, op.name, out, made);
-  out.copy_(made.view(out.sizes()));
-  stack->push_back(out);
+  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CompositeExplicitAutograd),
+                            stack);
 }
 
 void Fill(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
@@ -162,91 +132,97 @@ void Fill(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
 constexpr HandlerRow kCreationHandlers[] = {
     {"aten::_efficientzerotensor", &Filled},
     {"aten::arange", &Arange},
-    {"aten::arange.out", &MadeInto},
+    {"aten::arange.out", &RunIntoOut},
     {"aten::arange.start", &Arange},
-    {"aten::arange.start_out", &MadeInto},
+    {"aten::arange.start_out", &RunIntoOut},
     {"aten::arange.start_step", &Arange},
     {"aten::bartlett_window", &Table},
-    {"aten::bartlett_window.out", &MadeInto},
+    {"aten::bartlett_window.out", &RunIntoOut},
     {"aten::bartlett_window.periodic", &Table},
-    {"aten::bartlett_window.periodic_out", &MadeInto},
+    {"aten::bartlett_window.periodic_out", &RunIntoOut},
     {"aten::blackman_window", &Table},
-    {"aten::blackman_window.out", &MadeInto},
+    {"aten::blackman_window.out", &RunIntoOut},
     {"aten::blackman_window.periodic", &Table},
-    {"aten::blackman_window.periodic_out", &MadeInto},
+    {"aten::blackman_window.periodic_out", &RunIntoOut},
     {"aten::empty.memory_format", &Empty},
     {"aten::empty_like", &Empty},
     {"aten::empty_permuted", &Empty},
     {"aten::empty_strided", &Empty},
     {"aten::eye", &Table},
     {"aten::eye.m", &Table},
-    {"aten::eye.m_out", &MadeInto},
-    {"aten::eye.out", &MadeInto},
+    {"aten::eye.m_out", &RunIntoOut},
+    {"aten::eye.out", &RunIntoOut},
     {"aten::fft_fftfreq", &Table},
-    {"aten::fft_fftfreq.out", &MadeInto},
+    {"aten::fft_fftfreq.out", &RunIntoOut},
     {"aten::fft_rfftfreq", &Table},
-    {"aten::fft_rfftfreq.out", &MadeInto},
+    {"aten::fft_rfftfreq.out", &RunIntoOut},
     {"aten::fill_.Scalar", &Fill},
     {"aten::fill_.Tensor", &Fill},
     {"aten::full", &Filled},
-    {"aten::full.out", &MadeInto},
+    {"aten::full.out", &RunIntoOut},
     {"aten::full_like", &Filled},
     {"aten::hamming_window", &Table},
-    {"aten::hamming_window.out", &MadeInto},
+    {"aten::hamming_window.out", &RunIntoOut},
     {"aten::hamming_window.periodic", &Table},
     {"aten::hamming_window.periodic_alpha", &Table},
     {"aten::hamming_window.periodic_alpha_beta", &Table},
-    {"aten::hamming_window.periodic_alpha_beta_out", &MadeInto},
-    {"aten::hamming_window.periodic_alpha_out", &MadeInto},
-    {"aten::hamming_window.periodic_out", &MadeInto},
+    {"aten::hamming_window.periodic_alpha_beta_out", &RunIntoOut},
+    {"aten::hamming_window.periodic_alpha_out", &RunIntoOut},
+    {"aten::hamming_window.periodic_out", &RunIntoOut},
     {"aten::hann_window", &Table},
-    {"aten::hann_window.out", &MadeInto},
+    {"aten::hann_window.out", &RunIntoOut},
     {"aten::hann_window.periodic", &Table},
-    {"aten::hann_window.periodic_out", &MadeInto},
+    {"aten::hann_window.periodic_out", &RunIntoOut},
     {"aten::kaiser_window", &Table},
     {"aten::kaiser_window.beta", &Table},
-    {"aten::kaiser_window.beta_out", &MadeInto},
-    {"aten::kaiser_window.out", &MadeInto},
+    {"aten::kaiser_window.beta_out", &RunIntoOut},
+    {"aten::kaiser_window.out", &RunIntoOut},
     {"aten::kaiser_window.periodic", &Table},
-    {"aten::kaiser_window.periodic_out", &MadeInto},
+    {"aten::kaiser_window.periodic_out", &RunIntoOut},
     {"aten::linspace", &Table},
-    {"aten::linspace.Scalar_Tensor_out", &MadeInto},
-    {"aten::linspace.Tensor_Scalar_out", &MadeInto},
-    {"aten::linspace.Tensor_Tensor_out", &MadeInto},
-    {"aten::linspace.out", &MadeInto},
+    {"aten::linspace.Scalar_Tensor", &RangeBetweenTensors},
+    {"aten::linspace.Scalar_Tensor_out", &RunIntoOut},
+    {"aten::linspace.Tensor_Scalar", &RangeBetweenTensors},
+    {"aten::linspace.Tensor_Scalar_out", &RunIntoOut},
+    {"aten::linspace.Tensor_Tensor", &RangeBetweenTensors},
+    {"aten::linspace.Tensor_Tensor_out", &RunIntoOut},
+    {"aten::linspace.out", &RunIntoOut},
     {"aten::logspace", &Table},
-    {"aten::logspace.Scalar_Tensor_out", &MadeInto},
-    {"aten::logspace.Tensor_Scalar_out", &MadeInto},
-    {"aten::logspace.Tensor_Tensor_out", &MadeInto},
-    {"aten::logspace.out", &MadeInto},
+    {"aten::logspace.Scalar_Tensor", &RangeBetweenTensors},
+    {"aten::logspace.Scalar_Tensor_out", &RunIntoOut},
+    {"aten::logspace.Tensor_Scalar", &RangeBetweenTensors},
+    {"aten::logspace.Tensor_Scalar_out", &RunIntoOut},
+    {"aten::logspace.Tensor_Tensor", &RangeBetweenTensors},
+    {"aten::logspace.Tensor_Tensor_out", &RunIntoOut},
+    {"aten::logspace.out", &RunIntoOut},
     {"aten::new_empty", &Empty},
     {"aten::new_empty_strided", &Empty},
     {"aten::new_full", &Filled},
     {"aten::new_ones", &Filled},
     {"aten::new_zeros", &Filled},
-    {"aten::normal.float_float_out", &MadeInto},
+    {"aten::normal.float_float_out", &RunIntoOut},
     {"aten::ones", &Filled},
-    {"aten::ones.out", &MadeInto},
+    {"aten::ones.out", &RunIntoOut},
     {"aten::ones_like", &Filled},
-    {"aten::rand.generator_out", &MadeInto},
-    {"aten::rand.out", &MadeInto},
-    {"aten::randint.generator_out", &MadeInto},
-    {"aten::randint.low_generator_out", &MadeInto},
-    {"aten::randint.low_out", &MadeInto},
-    {"aten::randint.out", &MadeInto},
+    {"aten::rand.generator_out", &RunIntoOut},
+    {"aten::rand.out", &RunIntoOut},
+    {"aten::randint.generator_out", &RunIntoOut},
+    {"aten::randint.low_generator_out", &RunIntoOut},
+    {"aten::randint.low_out", &RunIntoOut},
+    {"aten::randint.out", &RunIntoOut},
     {"aten::range", &Arange},
-    {"aten::range.out", &MadeInto},
-    {"aten::range.out_", &MadeInto},
+    {"aten::range.out", &RunIntoOut},
+    {"aten::range.out_", &RunIntoOut},
     {"aten::range.step", &Arange},
     {"aten::scalar_tensor", &Filled},
-    {"aten::scalar_tensor.out", &MadeInto},
+    {"aten::scalar_tensor.out", &RunIntoOut},
     {"aten::tril_indices", &Table},
-    {"aten::tril_indices.out", &MadeInto},
+    {"aten::tril_indices.out", &RunIntoOut},
     {"aten::triu_indices", &Table},
-    {"aten::triu_indices.out", &MadeInto},
+    {"aten::triu_indices.out", &RunIntoOut},
     {"aten::zero_", &Fill},
     {"aten::zeros", &Filled},
-    {"aten::zeros.out", &MadeInto},
+    {"aten::zeros.out", &RunIntoOut},
     {"aten::zeros_like", &Filled},
 };
 static_assert(IsSortedAndUnique(kCreationHandlers, &HandlerRow::op));

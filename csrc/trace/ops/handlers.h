@@ -42,8 +42,8 @@ absl::Span<const HandlerRow> LeastSquaresHandlers();
 absl::Span<const HandlerRow> TransformerHandlers();
 absl::Span<const HandlerRow> SparseHandlers();
 
-// Runs an overload with out= by the handler of the overload without it, and copies
-// the results.
+// Runs an overload with out= by the overload without it, and copies the results. A factory makes a
+// tensor of the type that `out` has.
 void RunIntoOut(SessionState& state, const OpInfo& op, torch::jit::Stack* stack);
 
 // Fills elements that nothing has written, with NaN or the largest integer, where

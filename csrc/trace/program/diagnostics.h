@@ -32,8 +32,9 @@ struct Statistics {
   int64_t runs = 0;
   int64_t compiles = 0;
   int64_t cache_hits = 0;
-  int64_t host_fallbacks = 0;    // ops run on host copies
-  int64_t plans_of_pending = 0;  // for questions about the layout of pending values
+  int64_t host_fallbacks = 0;      // ops run on host copies
+  int64_t plans_of_pending = 0;    // for questions about the layout of pending values
+  int64_t planned_of_pending = 0;  // ops in these plans
 };
 
 struct Diagnostics {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "csrc/rules/builder.h"
 #include "csrc/trace/op/attribute.h"
 #include "csrc/trace/program/lower_foreach.h"
@@ -30,9 +31,10 @@ class Lowering {
       result_.graph.AddGrid(options_.grids->grids[g], g == 0 ? "m" : absl::StrCat("m", g));
     }
     for (const c10::Scalar& s : tape_.scalars()) result_.graph.AddScalar(KindOf(s));
-    needed_ = NeededFor(tape_, outputs);
+    needed_ = NeededFor(tape_, outputs, options_.given);
     SPMD_RETURN_IF_ERROR(LowerInputs(outputs));
-    for (size_t r = 0; r < tape_.records().size(); ++r) {
+    LowerGiven();
+    for (size_t r = needed_.first_record; r < tape_.records().size(); ++r) {
       if (needed_.records[r]) LowerRecord(static_cast<int>(r));
     }
     SPMD_RETURN_IF_ERROR(LowerMarks());
@@ -67,16 +69,26 @@ class Lowering {
         a.of_parameter = input.mark->of_parameter;
         result_.graph.Annotate(v, std::move(a));
       } else if (const LayoutPtr& layout = input.LayoutToTake(overwritten[i])) {
-        for (size_t g = 0; g < options_.grids->grids.size(); ++g) {
-          if (*options_.grids->grids[g] == *layout->grid()) {
-            result_.graph.Annotate(v,
-                                   {static_cast<int>(g), layout->sharding(), ir::Hold::kSettled});
-            break;
-          }
-        }
+        Settle(v, *layout);
       }
     }
     return absl::OkStatus();
+  }
+
+  void LowerGiven() {
+    for (const TapeId id : needed_.given) {
+      values_[id] = result_.graph.AddInput(tape_.type(id), absl::StrCat("t", id));
+      result_.inputs.push_back(-1);
+      Settle(values_[id], *options_.given->Find(tape_, id));
+    }
+  }
+
+  void Settle(ir::ValueId v, const Layout& layout) {
+    for (size_t g = 0; g < options_.grids->grids.size(); ++g) {
+      if (!(*options_.grids->grids[g] == *layout.grid())) continue;
+      result_.graph.Annotate(v, {static_cast<int>(g), layout.sharding(), ir::Hold::kSettled});
+      return;
+    }
   }
 
   ir::ValueId Apart(ir::ValueId v, const Dims& dims) {
@@ -168,13 +180,18 @@ class Lowering {
 
 }  // namespace
 
-Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs) {
+Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs, const Given* given) {
   Needed needed{std::vector<bool>(tape.records().size()), std::vector<bool>(tape.inputs().size())};
+  needed.first_record = static_cast<int>(tape.records().size());
+  absl::flat_hash_set<TapeId> taken;
   const auto need = [&](TapeId id) {
     if (id == kNoId) return;
     const Origin& origin = tape.origin(id);
-    if (origin.record >= 0) {
+    if (given != nullptr && given->Find(tape, id) != nullptr) {
+      if (taken.insert(id).second) needed.given.push_back(id);
+    } else if (origin.record >= 0) {
       needed.records[origin.record] = true;
+      needed.first_record = std::min(needed.first_record, origin.record);
     } else {
       needed.inputs[origin.input] = true;
     }
@@ -183,7 +200,7 @@ Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs) {
     need(o.value);
     need(o.becomes);
   }
-  for (size_t r = tape.records().size(); r-- > 0;) {
+  for (int r = static_cast<int>(tape.records().size()); r-- > needed.first_record;) {
     if (!needed.records[r]) continue;
     for (const TapeId id : tape.records()[r].operands) need(id);
   }

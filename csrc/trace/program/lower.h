@@ -8,8 +8,10 @@
 
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
+#include "csrc/sharding/layout.h"
 #include "csrc/trace/tape/tape.h"
 
 namespace spmd::trace {
@@ -29,25 +31,41 @@ struct OutputSpec {
 // By input of the tape: whether an output takes its Buffer.
 std::vector<bool> OverwrittenInputs(const Tape& tape, absl::Span<const OutputSpec> outputs);
 
+// Values of the tape with the layouts in which they are taken as they are, not computed: those
+// that records before `first_record` made.
+struct Given {
+  int first_record = 0;
+  absl::flat_hash_map<TapeId, Layout> layouts;
+  const Layout* Find(const Tape& tape, TapeId value) const {
+    if (tape.origin(value).record >= first_record) return nullptr;
+    const auto it = layouts.find(value);
+    return it == layouts.end() ? nullptr : &it->second;
+  }
+};
+
 // The records and inputs on which the outputs depend.
 struct Needed {
   std::vector<bool> records, inputs;  // by number
+  int first_record = 0;               // no earlier one is needed
+  std::vector<TapeId> given;          // the values that are taken as given, each once
   bool Has(const Tape& tape, TapeId value) const {
     const Origin& origin = tape.origin(value);
     return origin.record >= 0 ? records[origin.record] : inputs[origin.input];
   }
 };
-Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs);
+Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs,
+                 const Given* given = nullptr);
 
 struct LowerOptions {
   const std::vector<Mesh>* meshes = nullptr;
   const Grid::Common* grids = nullptr;
   absl::Span<const int> starts = {};  // ascending
+  const Given* given = nullptr;       // none if null
 };
 
 struct Lowered {
   ir::Graph graph;
-  std::vector<int> inputs;  // tape input number of each graph input
+  std::vector<int> inputs;  // tape input number of each graph input; -1 if it is a given value
   std::vector<int> starts;  // records whose starts are run-time scalars, in slot order
 };
 

@@ -8,6 +8,7 @@
 #include "csrc/program/heap_bytes.h"
 #include "csrc/trace/program/difference.h"
 #include "csrc/trace/tape/same_records.h"
+#include "csrc/trace/tape/starts.h"
 
 namespace spmd::trace {
 
@@ -98,25 +99,11 @@ void ProgramCache::SetMostBytes(int64_t bytes) {
   while (bytes_ > most_bytes_ && recent_.size() > 1) DropOldest();
 }
 
-RecordingPtr ProgramCache::SeenLoose(const Hash128& loose) const {
-  const auto it = loose_.find(Kept(loose));
-  return it == loose_.end() ? nullptr : it->second.lock();
-}
-
-void ProgramCache::NoteLoose(const Hash128& loose, const RecordingPtr& recording) {
-  // If a recording is forgotten, its tape is compiled once more before its starts are passed at run
-  // time.
-  constexpr size_t kMost = size_t{1} << 14;
-  if (loose_.size() >= kMost) loose_.clear();
-  loose_[Kept(loose)] = recording;
-}
-
 void ProgramCache::Clear() {
   recent_.clear();
   entries_.clear();
   bytes_ = 0;
   by_key_.clear();
-  loose_.clear();
   plans_.Clear();
 }
 
@@ -139,6 +126,12 @@ std::string ProgramCache::Difference(const Tape& tape) const {
   const std::string which = absl::StrCat("program ", nearest->program->number);
   const size_t mine = tape.records().size(), other = nearest->ops.size();
   if (common == mine && common == other) {
+    const std::vector<Record>& records = nearest->recording->records;
+    for (size_t r = 0; r < mine; ++r) {
+      if (!SameStarts(records[r], records[r].args, tape.ArgumentsOf(static_cast<int>(r)))) {
+        return DescribeDifference(*nearest->recording, tape.recording(), r, which);
+      }
+    }
     return absl::StrCat("same ops as ", which, ", with other marks or options");
   }
   if (common == mine) return absl::StrCat("the first ", mine, " of the ", other, " ops of ", which);

@@ -77,10 +77,6 @@ class ProgramCache {
     Clear();
     key_bits_ = bits;
   }
-  // The recording of an earlier tape with this loose key whose starts were known when it was
-  // compiled; or null.
-  RecordingPtr SeenLoose(const Hash128& loose) const;
-  void NoteLoose(const Hash128& loose, const RecordingPtr& recording);
   // How the tape differs from the cached program that is most like it.
   std::string Difference(const Tape& tape) const;
   void Clear();
@@ -105,7 +101,6 @@ class ProgramCache {
   std::list<CachedProgramPtr> recent_;  // front: the last used
   absl::flat_hash_map<const CachedProgram*, Entry> entries_;
   absl::flat_hash_map<Hash128, std::vector<CachedProgramPtr>> by_key_;
-  absl::flat_hash_map<Hash128, std::weak_ptr<const Recording>> loose_;
   std::deque<std::weak_ptr<CompiledProgram>> explained_;
   partition::EarlierPlans plans_;
 };

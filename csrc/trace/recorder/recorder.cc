@@ -11,7 +11,6 @@
 #include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/status_to_exception.h"
-#include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/program/compiled_program.h"
 #include "csrc/trace/recorder/graph_task.h"
 #include "csrc/trace/recorder/marks.h"
@@ -243,7 +242,7 @@ void RebaseBytes(SessionState& state, Buffer* buffer, BaseForm form) {
   if (!buffer->holds_nothing()) {
     // A tensor of the new form over the old value, as a strided view of it.
     c10::Storage storage = Buffer::NewStorage(0, {});
-    at::Tensor shape = compat::NewTensor<DeviceTensorImpl>(
+    at::Tensor shape = compat::NewTensor<c10::TensorImpl>(
         std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
         c10::scalarTypeToTypeMeta(form.dtype));
     shape.unsafeGetTensorImpl()->set_sizes_and_strides(
@@ -273,7 +272,7 @@ namespace {
 // Follows the recording that begins like the tape, if there is one. True if it now follows one.
 bool FollowKnown(SessionState& state) {
   Tape& tape = *state.tape;
-  RecordingPtr recording = state.prefixes.Find(tape.strict(), tape.recording());
+  RecordingPtr recording = state.prefixes.Find(tape.key(), tape.recording());
   if (recording == nullptr) return false;
   tape.Follow(std::move(recording), tape.event());
   return true;

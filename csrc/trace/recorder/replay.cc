@@ -10,7 +10,6 @@
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/trace/tape/filled_leaf.h"
-#include "csrc/util/prefetch.h"
 
 namespace spmd::trace {
 
@@ -18,7 +17,6 @@ namespace {
 
 bool SameMeta(const TensorMeta& meta, c10::TensorImpl& t) {
   if (t.dtype() != c10::scalarTypeToTypeMeta(meta.dtype) || t.is_wrapped_number()) return false;
-  if (meta.form.has_value() && meta.form->IsSurelyOf(t)) return true;
   // There are few numbers, so a loop is faster than memcmp.
   const auto same = [](const Dims& a, at::IntArrayRef b) {
     if (a.size() != b.size()) return false;
@@ -135,22 +133,10 @@ class Attempt {
         tensors.size() != static_cast<size_t>(arg.count)) {
       return false;
     }
-    for (size_t k = 0; k < tensors.size(); ++k) {
-      if (k + 4 < tensors.size()) PrefetchOperands(tensors.slice(k + 1));
-      if (!AgreesOperand(&tensors[k])) return false;
+    for (const at::Tensor& tensor : tensors) {
+      if (!AgreesOperand(&tensor)) return false;
     }
     return true;
-  }
-
-  // Prefetches what is read of the next tensors, one pointer further for each nearer tensor, whose
-  // earlier pointers have arrived by then. Requires: `next` has at least four tensors.
-  static void PrefetchOperands(at::TensorList next) {
-    const auto storage = [&](size_t k) {
-      return next[k].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-    };
-    if (next.size() > 5) Prefetch(next[5].unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
-    Prefetch(storage(3), sizeof(c10::StorageImpl));
-    if (storage(1) != nullptr) Prefetch(compat::ContextOf(*storage(1)));
   }
 
   bool AgreesArgument(const CallArgument& arg, const c10::IValue& v) {
@@ -401,8 +387,6 @@ bool ReplayNext(SessionState& state, const OpInfo& op, const CallArguments& args
     if (call.num_records > 0) state.micro_steps.Note(graph_task, call.updates_first);
     state.diagnostics.statistics.records += call.num_records;
     ++state.diagnostics.statistics.replayed;
-    // The call arrives in the cache before the next op is called.
-    if (next < calls.size()) Prefetch(calls[next].get(), sizeof(TracedCall));
     attempt.Run(results);
     return true;
   }

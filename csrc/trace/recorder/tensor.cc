@@ -8,7 +8,6 @@
 #include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/status_to_exception.h"
-#include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/session/session_state.h"
 
@@ -38,11 +37,7 @@ bool IsParameter(const at::Tensor& tensor) {
 
 namespace {
 
-// Gives a new tensor its form. It begins at `offset`, whatever `meta` says.
-void TakeForm(const at::Tensor& tensor, const TensorMeta& meta, int64_t offset) {
-  if (meta.form.has_value() && meta.form->offset == offset) {
-    return DeviceTensorImpl::Of(tensor).TakeForm(*meta.form);
-  }
+void SetForm(const at::Tensor& tensor, const TensorMeta& meta, int64_t offset) {
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
       at::IntArrayRef(meta.sizes.data(), meta.sizes.size()),
       at::IntArrayRef(meta.strides.data(), meta.strides.size()), offset);
@@ -62,9 +57,9 @@ Fresh NewMemory(const TensorMeta& meta) {
       Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()),
                          {.dtype = meta.dtype, .sizes = meta.sizes, .strides = meta.strides});
   auto* const buffer = static_cast<Buffer*>(storage.data_ptr().get_context());
-  at::Tensor tensor = compat::NewTensor<DeviceTensorImpl>(
+  at::Tensor tensor = compat::NewTensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type_meta);
-  TakeForm(tensor, meta, /*offset=*/0);
+  SetForm(tensor, meta, /*offset=*/0);
   return {std::move(tensor), buffer};
 }
 
@@ -96,9 +91,9 @@ at::Tensor NewTensor(SessionState& state, const TensorMeta& meta, TapeId value) 
 
 at::Tensor NewView(const at::Tensor& base, const TensorMeta& meta) {
   at::Tensor tensor =
-      compat::NewTensor<DeviceTensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
-                                          base.key_set(), c10::scalarTypeToTypeMeta(meta.dtype));
-  TakeForm(tensor, meta, meta.offset);
+      compat::NewTensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
+                                         base.key_set(), c10::scalarTypeToTypeMeta(meta.dtype));
+  SetForm(tensor, meta, meta.offset);
   return tensor;
 }
 

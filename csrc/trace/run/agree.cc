@@ -184,7 +184,7 @@ absl::StatusOr<std::string> OtherDetail(SessionState& state, const Tape& tape, s
 absl::Status OtherCalls(SessionState& state, const Tape& tape, const std::string& why) {
   const Recording& recording = tape.recording();
   std::vector<uint64_t> keys;
-  for (const Keys& k : recording.keys) keys.push_back(k.strict.lo());
+  for (const Hash128& key : recording.keys) keys.push_back(key.lo());
   const std::string mine(reinterpret_cast<const char*>(keys.data()),
                          keys.size() * sizeof(uint64_t));
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> all, Tell(state, mine));
@@ -388,7 +388,7 @@ absl::StatusOr<std::vector<Ticket>> NextRound(SessionState& state, Kind kind, Ti
 
 absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live, const std::string& why) {
   if (!state.processes.several()) return absl::OkStatus();
-  Hash128 calls = tape.loose();
+  Hash128 calls = tape.key();
   calls.Mix(static_cast<uint64_t>(tape.num_records()));
   calls.Mix(state.options.verify ? 2 : 1);
   Hash128 data;

@@ -111,8 +111,11 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
   partition::CompileOptions options = CompileOptionsFor(state, *backend);
   partition::EarlierPlans& plans = state.programs.plans();
   const auto compile = [&]() -> absl::Status {
-    auto form = partition::EarlierPlans::FormOf(program->traced, *options.machine);
-    program->earlier = options.earlier = plans.Find(form);
+    partition::EarlierPlans::Form form;
+    if (partition::UsesAxes(program->traced)) {
+      form = partition::EarlierPlans::FormOf(program->traced, *options.machine);
+      program->earlier = options.earlier = plans.Find(form);
+    }
     SPMD_ASSIGN_OR_RETURN(program->compiled, partition::Compile(program->traced, options));
     if (program->compiled.searched) {
       plans.Add(std::move(form), std::exchange(program->compiled.searched, nullptr));
@@ -184,6 +187,7 @@ absl::Status Explain(SessionState& state, const std::shared_ptr<CompiledProgram>
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   partition::CompileOptions options = CompileOptionsFor(state, *backend);
   options.earlier = program->earlier;
+  options.explain = true;
   SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(program->traced, options));
   program->compiled.graph = std::move(compiled.graph);
   program->compiled.reasons = std::move(compiled.reasons);

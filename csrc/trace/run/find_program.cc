@@ -21,9 +21,8 @@ namespace spmd::trace {
 
 namespace {
 
-Hash128 CacheKey(const SessionState& state, const Hash128& tape_key, bool runtime_starts) {
+Hash128 CacheKey(const SessionState& state, const Hash128& tape_key) {
   Hash128 key = tape_key;
-  key.Mix(runtime_starts ? 0xb : 0xa);
   const ProgramOptions options = ProgramOptionsOf(state);
   for (const bool on :
        {options.deduplicate, options.coalesce, options.one_place, options.price_moves}) {
@@ -58,37 +57,19 @@ bool FitsStarts(const CachedProgram& cached, const Tape& tape) {
   return absl::c_all_of(cached.known_starts, known) && absl::c_all_of(cached.late_starts, reached);
 }
 
-// The records whose starts differ from those of `theirs`.
-std::vector<int> OtherStarts(const Tape& tape, const Recording& theirs) {
-  std::vector<int> others;
-  for (const int r : RecordsWithStarts(tape.records())) {
-    const Record& record = tape.records()[r];
-    if (!SameStarts(record, record.args, theirs.records[r].args)) others.push_back(r);
-  }
-  return others;
-}
-
 // The records whose starts are passed at run time from now on: those in which tapes that are
-// otherwise equal have differed so far. There are none for the first of such tapes.
-std::vector<int> LateStarts(const SessionState& state, const Tape& tape,
-                            const std::vector<CachedProgramPtr>& same_loose, const Hash128& loose) {
+// otherwise equal have differed so far. `same` are the programs of such tapes.
+std::vector<int> LateStarts(const Tape& tape, const std::vector<CachedProgramPtr>& same) {
   std::vector<int> late;
-  const auto add = [&](const std::vector<int>& more) {
-    std::vector<int> all;
-    absl::c_set_union(late, more, std::back_inserter(all));
-    late = std::move(all);
-  };
-  if (const RecordingPtr first = state.programs.SeenLoose(loose);
-      first != nullptr && SameButForStarts(*first, tape.recording())) {
-    add(OtherStarts(tape, *first));
-  }
-  for (const CachedProgramPtr& p : same_loose) {
-    add(p->late_starts);
+  for (const CachedProgramPtr& p : same) {
+    late.insert(late.end(), p->late_starts.begin(), p->late_starts.end());
     for (const int r : p->known_starts) {
       const Record& theirs = p->recording->records[r];
-      if (!SameStarts(theirs, theirs.args, tape.ArgumentsOf(r))) add({r});
+      if (!SameStarts(theirs, theirs.args, tape.ArgumentsOf(r))) late.push_back(r);
     }
   }
+  absl::c_sort(late);
+  late.erase(std::unique(late.begin(), late.end()), late.end());
   return late;
 }
 
@@ -114,9 +95,13 @@ CachedProgramPtr Found(SessionState& state, const CachedProgramPtr& program) {
 
 absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, const Live& live,
                                                const std::string& why) {
-  const Hash128 strict = CacheKey(state, tape.strict(), false);
-  std::vector<CachedProgramPtr> same = Confirmed(state, tape, state.programs.Find(strict));
-  std::erase_if(same, [&](const CachedProgramPtr& p) { return !FitsStarts(*p, tape); });
+  const Hash128 key = CacheKey(state, tape.key());
+  const std::vector<CachedProgramPtr> same = Confirmed(state, tape, state.programs.Find(key));
+  // Programs that know all starts are better than those that take some at run time.
+  std::vector<CachedProgramPtr> knowing, taking;
+  for (const CachedProgramPtr& p : same) {
+    if (FitsStarts(*p, tape)) (p->late_starts.empty() ? knowing : taking).push_back(p);
+  }
   // Why the newest of those programs does not fit.
   const CachedProgram* nearest = nullptr;
   std::optional<Misfit> misfit;
@@ -129,20 +114,17 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, 
     }
     return !found.has_value();
   };
-  for (const CachedProgramPtr& p : same) {
+  for (const CachedProgramPtr& p : knowing) {
     if (fits(p, /*as_they_are=*/true)) return Found(state, p);
   }
-  const Hash128 loose = CacheKey(state, tape.loose(), true);
-  const std::vector<CachedProgramPtr> same_loose =
-      Confirmed(state, tape, state.programs.Find(loose));
   // A program for each set of layouts in which its inputs come, but not for very many.
   constexpr size_t kMostLayouts = 4;
-  const bool takes_any = same.size() + same_loose.size() >= kMostLayouts;
-  for (const CachedProgramPtr& p : same_loose) {
-    if (FitsStarts(*p, tape) && fits(p, !takes_any)) return Found(state, p);
+  const bool takes_any = knowing.size() + taking.size() >= kMostLayouts;
+  for (const CachedProgramPtr& p : taking) {
+    if (fits(p, !takes_any)) return Found(state, p);
   }
   if (takes_any) {
-    for (const CachedProgramPtr& p : same) {
+    for (const CachedProgramPtr& p : knowing) {
       if (fits(p, /*as_they_are=*/false)) return Found(state, p);
     }
   }
@@ -150,25 +132,25 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, 
   std::string reason = misfit.has_value() ? MisfitToString(*misfit, *nearest, tape)
                                           : state.programs.Difference(tape);
   std::vector<int> late;
-  if (same.empty()) late = LateStarts(state, tape, same_loose, loose);
+  if (knowing.empty()) late = LateStarts(tape, same);
+  std::vector<CachedProgramPtr> alike = std::move(knowing);
   if (!late.empty()) {
-    same = same_loose;
-    if (same.empty()) reason += Announced(tape, late);
+    absl::c_copy_if(same, std::back_inserter(alike),
+                    [](const CachedProgramPtr& p) { return !p->late_starts.empty(); });
+    if (alike.empty()) reason += Announced(tape, late);
   }
   // On a second miss that differs in liveness only, the outputs are the union of both.
   std::vector<OutputSpec> outputs = live.outputs;
-  if (!same.empty()) {
-    for (const OutputSpec& o : same.front()->outputs) {
+  if (!alike.empty()) {
+    for (const OutputSpec& o : alike.front()->outputs) {
       const bool known = std::any_of(outputs.begin(), outputs.end(),
                                      [&](const OutputSpec& x) { return x.value == o.value; });
       if (!known && !live.IsLost(o.value))
         outputs.push_back({.value = o.value, .like = o.like, .held = o.held});
     }
   }
-  const Hash128& key = late.empty() ? strict : loose;
   SPMD_ASSIGN_OR_RETURN(CachedProgramPtr cached, Compile(state, tape, std::move(outputs), key,
                                                          std::move(late), reason, why));
-  if (!cached->known_starts.empty()) state.programs.NoteLoose(loose, cached->recording);
   state.programs.Insert(cached);
   return cached;
 }

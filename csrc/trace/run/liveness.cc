@@ -29,7 +29,7 @@ Live FindLive(const Tape& tape, const CutOptions& cut) {
   Live live;
   std::vector<int> output_of(tape.num_values(), -1);
   std::vector<bool> claimed(tape.num_values(), false);
-  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
+  const auto visit = [&](Buffer& buffer, TapeId before) {
     if (!buffer.pending()) return;
     const TapeId id = buffer.value()->id;
     int& k = output_of[id];
@@ -54,7 +54,8 @@ Live FindLive(const Tape& tape, const CutOptions& cut) {
       if (!claimed[before]) output.becomes = before;
       claimed[before] = true;
     }
-  });
+  };
+  ForEachBuffer(tape, visit, cut.first);
   for (OutputSpec& output : live.outputs) {
     if (output.becomes != kNoId) {  // it takes the layout of what it replaces
       output.like = nullptr;

@@ -18,12 +18,15 @@ struct Live {
   bool IsLost(TapeId id) const { return !lost.empty() && !lost[id].ok(); }
 };
 
-// Calls visit(buffer, before) for the Buffers that hold a value of the tape.
+// Calls visit(buffer, before) for the Buffers that hold a value of the tape, numbered `first` or
+// later.
 template <typename Visit>
-void ForEachBuffer(const Tape& tape, Visit&& visit) {
+void ForEachBuffer(const Tape& tape, Visit&& visit, TapeId first = 0) {
   tape.bindings().ForEach([&](Buffer& buffer, TapeId before) {
+    if (buffer.number() != kNoId && buffer.number() < first) return;  // without making its Value
     const ValuePtr& value = buffer.value();
-    if (value != nullptr && value->tape == tape.number()) visit(buffer, before);
+    if (value == nullptr || value->tape != tape.number() || value->id < first) return;
+    visit(buffer, before);
   });
 }
 
@@ -35,6 +38,8 @@ struct CutOptions {
   int ended = kNoTask;
   // The Buffer that is read. If this is why the tape is cut, what others hold may never be used.
   const Buffer* asked = nullptr;
+  // Values with smaller numbers are left out.
+  TapeId first = 0;
 };
 
 // Finds the values that some Buffer still holds, in order of binding, each once; their Value

@@ -44,8 +44,8 @@ std::vector<Mesh> MeshesOfMarks(const Tape& tape, const Needed& needed) {
 }
 
 std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
-                              absl::Span<const OutputSpec> outputs) {
-  const Needed needed = NeededFor(tape, outputs);
+                              absl::Span<const OutputSpec> outputs, const Given* given) {
+  const Needed needed = NeededFor(tape, outputs, given);
   const std::vector<bool> overwritten = OverwrittenInputs(tape, outputs);
   std::vector<Mesh> meshes = MeshesOfMarks(tape, needed);
   for (const OutputSpec& o : outputs) {
@@ -78,7 +78,6 @@ absl::StatusOr<Lowered> LowerTape(SessionState& state, const Tape& tape,
 absl::StatusOr<Pending> LowerPending(SessionState& state) {
   Tape& tape = *state.tape;
   tape.StopFollowing();
-  ++state.diagnostics.statistics.plans_of_pending;
   Pending pending;
   pending.outputs = FindLive(tape).outputs;
   SPMD_ASSIGN_OR_RETURN(pending.lowered, LowerTape(state, tape, pending.outputs));
@@ -87,18 +86,85 @@ absl::StatusOr<Pending> LowerPending(SessionState& state) {
 
 namespace {
 
-absl::Status PlanPending(SessionState& state) {
-  SPMD_ASSIGN_OR_RETURN(const Pending pending, LowerPending(state));
-  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  SPMD_ASSIGN_OR_RETURN(
-      partition::Compiled compiled,
-      partition::Compile(pending.lowered.graph, CompileOptionsFor(state, *backend)));
-  PendingLayouts& known = state.pending_layouts;
-  known = {state.tape->number(), state.tape->changes(), ProgramOptionsOf(state), {}};
-  for (size_t k = 0; k < pending.outputs.size(); ++k) {
-    known.layouts.emplace_back(pending.outputs[k].value,
-                               compiled.program.LayoutOf(compiled.program.outputs[k].value));
+// The first record from `first` on behind which nothing is read that was made before it and whose
+// layout no question found: what nothing held when it was asked.
+int FirstToPlan(const Tape& tape, const PendingLayouts& known, int first) {
+  for (int r = first; r < known.records; ++r) {
+    for (const TapeId id : tape.records()[r].operands) {
+      if (id == kNoId || known.values.layouts.contains(id)) continue;
+      const int made = tape.origin(id).record;
+      if (made >= 0 && made < first) first = r + 1;
+    }
   }
+  return first;
+}
+
+// Forgets what does not hold any more, and chooses the records that are planned now.
+void BeginPlan(SessionState& state, const Tape& tape, PendingLayouts& known) {
+  const ProgramOptions options = ProgramOptionsOf(state);
+  if (known.tape != tape.number() || known.options != options) {
+    known = {.tape = tape.number(), .options = options};
+  }
+  const size_t annotations = tape.annotations().size();
+  for (; known.annotations < annotations; ++known.annotations) {
+    known.values.layouts.erase(tape.annotations()[known.annotations].value);
+  }
+  const int records = static_cast<int>(tape.records().size());
+  const int again = std::max(0, records - PendingLayouts::kPlannedAgain);
+  known.values.first_record = FirstToPlan(tape, known, std::min(known.records, again));
+}
+
+// The values that are alive among those that are planned now, and `asked`.
+std::vector<OutputSpec> OutputsOf(const Tape& tape, const PendingLayouts& known, TapeId asked) {
+  const size_t begin = known.values.first_record;
+  const TapeId first = begin < tape.records().size() ? tape.records()[begin].first_result
+                                                     : static_cast<TapeId>(tape.num_values());
+  std::vector<OutputSpec> outputs = FindLive(tape, {.first = first}).outputs;
+  if (asked < first && !known.values.layouts.contains(asked)) outputs.push_back({asked});
+  return outputs;
+}
+
+bool HasAll(const std::vector<Mesh>& meshes, const std::vector<Mesh>& named) {
+  return std::all_of(named.begin(), named.end(), [&](const Mesh& mesh) {
+    return std::find(meshes.begin(), meshes.end(), mesh) != meshes.end();
+  });
+}
+
+absl::Status PlanPending(SessionState& state, TapeId asked) {
+  Tape& tape = *state.tape;
+  tape.StopFollowing();
+  PendingLayouts& known = state.pending_layouts;
+  BeginPlan(state, tape, known);
+  Given& given = known.values;
+  std::vector<OutputSpec> outputs = OutputsOf(tape, known, asked);
+  if (given.first_record > 0 &&
+      !HasAll(known.meshes.meshes, MeshesNamed(state.meshes, tape, outputs, &given))) {
+    // Another mesh changes the grids of all layouts.
+    given = {};
+    outputs = OutputsOf(tape, known, asked);
+  }
+  const int64_t changes = tape.changes();
+  if (outputs.empty()) {
+    known.changes = changes;  // something was dropped, and nothing else happened
+    return absl::OkStatus();
+  }
+  if (given.first_record == 0) known.meshes = MeshesOf(state.meshes, tape, outputs);
+  SPMD_ASSIGN_OR_RETURN(
+      const Lowered lowered,
+      Lower(tape, outputs,
+            {.meshes = &known.meshes.meshes, .grids = &known.meshes.grids, .given = &given}));
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
+                        partition::Compile(lowered.graph, CompileOptionsFor(state, *backend)));
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    given.layouts.insert_or_assign(outputs[k].value,
+                                   compiled.program.LayoutOf(compiled.program.outputs[k].value));
+  }
+  known.records = static_cast<int>(tape.records().size());
+  known.changes = changes;
+  Statistics& statistics = state.diagnostics.statistics;
+  ++statistics.plans_of_pending;
+  statistics.planned_of_pending += lowered.graph.num_nodes();
   return absl::OkStatus();
 }
 
@@ -106,13 +172,13 @@ absl::Status PlanPending(SessionState& state) {
 
 absl::StatusOr<Layout> ProvisionalLayout(SessionState& state, TapeId value) {
   const PendingLayouts& known = state.pending_layouts;
+  const auto& layouts = known.values.layouts;
   if (known.tape != state.tape->number() || known.changes != state.tape->changes() ||
-      known.options != ProgramOptionsOf(state)) {
-    SPMD_RETURN_IF_ERROR(PlanPending(state));
+      known.options != ProgramOptionsOf(state) || !layouts.contains(value)) {
+    SPMD_RETURN_IF_ERROR(PlanPending(state, value));
   }
-  const auto it = std::find_if(known.layouts.begin(), known.layouts.end(),
-                               [&](const auto& layout) { return layout.first == value; });
-  if (it == known.layouts.end()) return absl::InternalError("the value is not alive");
+  const auto it = layouts.find(value);
+  if (it == layouts.end()) return absl::InternalError("the value is not alive");
   return it->second;
 }
 

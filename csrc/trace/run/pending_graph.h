@@ -18,7 +18,7 @@ std::vector<Mesh> MeshesOfMarks(const Tape& tape, const Needed& needed);
 // Those of MeshesOfMarks, which name the axes, and those of the layouts in which that part of the
 // tape takes its inputs.
 std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
-                              absl::Span<const OutputSpec> outputs);
+                              absl::Span<const OutputSpec> outputs, const Given* given = nullptr);
 
 // Lowers what `outputs` need, in the grids of its meshes. `starts` are the records whose starts are
 // passed at run time.
@@ -34,8 +34,9 @@ struct Pending {
 };
 absl::StatusOr<Pending> LowerPending(SessionState& state);
 
-// The layout that a pending value would have if it were cut now. Runs nothing. Planned once for all
-// values, until something else is recorded, marked or dropped.
+// The layout that a pending value would have if it were cut now, as far as that follows from what
+// PendingLayouts says is planned. Runs nothing. Planned once for all values, until something else
+// is recorded, marked or dropped.
 absl::StatusOr<Layout> ProvisionalLayout(SessionState& state, TapeId value);
 
 }  // namespace spmd::trace

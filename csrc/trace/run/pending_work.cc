@@ -20,7 +20,7 @@ PendingWork FindPendingWork(SessionState& state) {
   const Needed needed = NeededFor(tape, outputs);
   PendingWork work;
   work.empty = std::none_of(needed.records.begin(), needed.records.end(), [](bool n) { return n; });
-  work.key = tape.loose();
+  work.key = tape.key();
   work.meshes = MeshesNamed(state.meshes, tape, outputs);
   std::vector<bool> annotated(tape.num_values());
   for (const Annotation& a : tape.annotations()) annotated[a.value] = true;

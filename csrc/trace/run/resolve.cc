@@ -8,7 +8,6 @@
 #include "csrc/trace/run/failures.h"
 #include "csrc/trace/run/recover.h"
 #include "csrc/trace/run/wait.h"
-#include "csrc/util/prefetch.h"
 
 namespace spmd::trace {
 
@@ -93,12 +92,8 @@ void Collect(SessionState& state) {
     if (!status.ok()) NoteLostSteps(state.optimizer_steps, it->steps);
     // Most results are available and are taken at once.
     std::vector<runtime::TiledTensorPtr> tiles = it->run->Results();
-    constexpr size_t kAhead = 6;
-    for (size_t k = 0; k < it->results.size(); ++k) {
-      if (k + kAhead < it->results.size()) {
-        Prefetch(compat::AddressOf(it->results[k + kAhead]), sizeof(Value));
-      }
-      const ValuePtr value = it->results[k].lock();
+    for (const auto& result : it->results) {
+      const ValuePtr value = result.lock();
       if (value == nullptr || value->run != it->run) continue;
       if (status.ok() && tiles[value->run_output] != nullptr) {
         value->tiles = std::move(tiles[value->run_output]);

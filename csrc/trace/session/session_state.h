@@ -49,15 +49,6 @@ struct CurrentCall {
   MarkPtr result_mark;
 };
 
-// The layouts that pending values would have, from when one of them was last asked for. They hold
-// while the tape with this number has had so many changes, and with these options.
-struct PendingLayouts {
-  uint64_t tape = 0;
-  int64_t changes = 0;
-  ProgramOptions options;
-  std::vector<std::pair<TapeId, Layout>> layouts;
-};
-
 // What may be looked at without the session.
 struct SessionFlags {
   std::atomic<bool> used{false};    // a tensor of the device exists, or existed
@@ -82,7 +73,6 @@ struct SessionState : ThreadWork {
   Meshes meshes;
   ProgramCache programs;
   InFlight in_flight;
-  PendingLayouts pending_layouts;
   // --- what its users see and choose ---
   Diagnostics diagnostics;
   Options options;

@@ -16,6 +16,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/session/optimizer_step.h"
+#include "csrc/trace/session/pending_layouts.h"
 #include "csrc/trace/tape/micro_steps.h"
 #include "csrc/trace/tape/repeats.h"
 #include "csrc/trace/tape/tape.h"
@@ -30,6 +31,7 @@ struct ThreadWork {
   Repeats repeats;
   MicroSteps micro_steps;
   OptimizerSteps optimizer_steps;
+  PendingLayouts pending_layouts;
   // Whether the tape ends with a step that waits (csrc/trace/run/end_of_step.h).
   bool step_waits = false;
 };

@@ -17,7 +17,6 @@
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/compat/torch_function.h"
-#include "csrc/trace/shape/meta_kernels.h"
 #include "csrc/util/sorted.h"
 
 namespace spmd::trace {
@@ -46,7 +45,6 @@ bool TakesIndexedWrite(const OpInfo& op, const Args& args) {
   try {
     const runtime::DispatchGuard guard;
     const compat::NoTorchFunction no_torch_function;
-    const MetaInCpp without_python;
     return at::is_expandable_to(values.sizes(), at::index(MetaLike(self), indices).sizes());
   } catch (const std::exception&) {
     return false;
@@ -84,7 +82,6 @@ std::optional<std::vector<int64_t>> SizesOf(const Args& args, Fn&& view) {
   try {
     const runtime::DispatchGuard guard;
     const compat::NoTorchFunction no_torch_function;
-    const MetaInCpp without_python;
     return view(MetaLike(args[0].toTensor())).sizes().vec();
   } catch (const std::exception&) {
     return std::nullopt;

@@ -12,7 +12,6 @@
 #include "csrc/trace/device/place.h"
 #include "csrc/trace/shape/argument_checks.h"
 #include "csrc/trace/shape/cpu_forms.h"
-#include "csrc/trace/shape/meta_kernels.h"
 #include "csrc/trace/shape/meta_overrides.h"
 #include "csrc/trace/shape/rule_fit.h"
 
@@ -50,30 +49,15 @@ at::Tensor ToMeta(const at::Tensor& t) {
   return meta;
 }
 
-// The results of the call on Meta. If `without_python` is true, kernels in C++ are used where there
-// are any.
-torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args,
-                         bool without_python) {
+// The results of the call on Meta.
+torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args) {
   const runtime::DispatchGuard guard;
   const compat::NoTorchFunction no_torch_function;
   std::optional<MetaAnswersForCpu> for_cpu;
   if (!FirstPlace().is_cuda()) for_cpu.emplace();
   torch::jit::Stack stack = WithTensors(op, args, c10::kMeta, ToMeta);
-  std::optional<MetaInCpp> in_cpp;
-  if (without_python) in_cpp.emplace();
   op.handle.callBoxed(&stack);
   return stack;
-}
-
-// If kernels in C++ refuse or do not know the arguments, PyTorch's own answer is used.
-torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args) {
-  try {
-    return OnMeta(op, args, /*without_python=*/true);
-  } catch (const std::exception&) {
-    torch::jit::Stack stack = OnMeta(op, args, /*without_python=*/false);
-    NoteOfDispatcher(op.name);
-    return stack;
-  }
 }
 
 Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
@@ -149,17 +133,12 @@ TensorMetaPtr Shared(const TensorMeta& meta) {
   if (known->size() == kMost) known->clear();
   auto shared = std::make_shared<TensorMeta>(meta);
   shared->serial = ++last_serial;
-  if (meta.defined) {
-    shared->form =
-        TensorForm::Of(at::IntArrayRef(meta.sizes.data(), meta.sizes.size()),
-                       at::IntArrayRef(meta.strides.data(), meta.strides.size()), meta.offset);
-  }
   known->emplace(meta, shared);
   return shared;
 }
 
 void ShapeCache::Refuse(const OpInfo& op, const std::vector<c10::IValue>& args) {
-  OnMeta(op, args, /*without_python=*/false);
+  OnMeta(op, args);
   TORCH_CHECK_NOT_IMPLEMENTED(false, "torch_spmd: PyTorch cannot say what shape ", op.name,
                               " has for these arguments");
 }

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/op/op_info.h"
 #include "csrc/trace/op/words.h"
 #include "csrc/trace/shape/cpu_dtype_probe.h"
@@ -29,8 +28,6 @@ struct TensorMeta {
   // Identifies metadata that recordings share: different ones have different serials; 0 for none.
   // Not compared.
   uint64_t serial = 0;
-  // For the same metadata if defined: the form that tensors take.
-  std::optional<TensorForm> form;
   static TensorMeta Of(const at::Tensor& t);
   static TensorMeta Contiguous(at::ScalarType dtype, at::IntArrayRef sizes);
   friend bool operator==(const TensorMeta& a, const TensorMeta& b) {

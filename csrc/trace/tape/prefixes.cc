@@ -25,7 +25,7 @@ void Prefixes::Add(const RecordingPtr& recording) {
   for (const Event& event : recording->events) {
     ++n;
     if (event.kind != Event::Kind::kRecord) continue;
-    known_[recording->keys[n - 1].strict.FirstBits(key_bits_)] = {recording, n};
+    known_[recording->keys[n - 1].FirstBits(key_bits_)] = {recording, n};
   }
   if (known_.size() < most_) return;
   absl::erase_if(known_, [](const auto& known) { return known.second.recording.expired(); });

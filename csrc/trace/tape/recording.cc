@@ -59,7 +59,7 @@ size_t Recording::FirstCallAt(int32_t n) const {
 std::vector<uint64_t> Recording::RecordKeys() const {
   std::vector<uint64_t> result;
   for (size_t e = 0; e < events.size(); ++e) {
-    if (events[e].kind == Event::Kind::kRecord) result.push_back(keys[e].strict.lo());
+    if (events[e].kind == Event::Kind::kRecord) result.push_back(keys[e].lo());
   }
   return result;
 }

@@ -33,10 +33,6 @@ struct Event {
   int32_t index;        // the index among the events of its kind
   int32_t num_results;  // if it is a record
 };
-// The keys of a tape up to and including an event.
-struct Keys {
-  Hash128 strict, loose;
-};
 
 // The value `view` that reading `base` through `recipe` gives; records made it before event
 // `event`.
@@ -125,7 +121,7 @@ struct Recording {
   std::vector<Annotation> annotations;
   std::vector<std::string> sources;
   std::vector<Event> events;
-  std::vector<Keys> keys;  // by event
+  std::vector<Hash128> keys;  // of a tape up to and including an event, by event
   std::vector<ViewRead> views;
   std::vector<std::shared_ptr<const TracedCall>> calls;
 

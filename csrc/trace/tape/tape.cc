@@ -160,8 +160,7 @@ void Tape::StopFollowing() {
     other_starts_.clear();
     Rehash();
   } else if (at_ > 0) {
-    strict_ = own_.keys.back().strict;
-    loose_ = own_.keys.back().loose;
+    key_ = own_.keys.back();
   }
 }
 
@@ -243,61 +242,42 @@ void Tape::SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claime
   }
 }
 
-Hash128 Tape::strict() const {
-  if (lead_ == nullptr) return strict_;
-  if (other_starts_.empty()) return lead_->keys.back().strict;
-  Hash128 unknown = loose();  // the key of no program: the program is looked up by the loose key
-  unknown.Mix(number_);
-  return unknown;
-}
-
-Hash128 Tape::loose() const { return lead_ == nullptr ? loose_ : lead_->keys.back().loose; }
-
 // --- keys ---
 
 void Tape::MixInput(const TensorType& type, const MarkPtr& mark) {
-  for (Hash128* hash : {&strict_, &loose_}) {
-    hash->Mix(0x1001);
-    MixType(*hash, type);
-    if (mark != nullptr) MixMark(*hash, *mark);
-  }
+  key_.Mix(0x1001);
+  MixType(key_, type);
+  if (mark != nullptr) MixMark(key_, *mark);
 }
 
 void Tape::MixRecord(const Record& record) {
   const uint64_t starts = StartArguments(record);
-  for (Hash128* hash : {&strict_, &loose_}) {
-    hash->Mix(static_cast<uint64_t>(record.op->number) << 8 | 0x02);
-    for (const TapeId id : record.operands) hash->Mix(static_cast<uint64_t>(id) + 7);
-    for (const ir::OperandGroup& g : record.groups) {
-      hash->Mix(static_cast<uint64_t>(g.begin) << 32 | static_cast<uint64_t>(g.size));
-    }
-    hash->Mix(static_cast<uint64_t>(record.task) << 1 | record.updates_first);
-    for (size_t i = 0; i < record.args.size(); ++i) {
-      const ArgInfo& arg = record.op->args[i];
-      if (arg.kind != ArgKind::kOther) continue;
-      const bool left_out = hash == &loose_ && (starts >> i & 1) != 0;
-      MixIValue(*hash, record.args[i], !IsRuntimeValue(arg, record.args[i]) && !left_out);
-    }
+  key_.Mix(static_cast<uint64_t>(record.op->number) << 8 | 0x02);
+  for (const TapeId id : record.operands) key_.Mix(static_cast<uint64_t>(id) + 7);
+  for (const ir::OperandGroup& g : record.groups) {
+    key_.Mix(static_cast<uint64_t>(g.begin) << 32 | static_cast<uint64_t>(g.size));
+  }
+  key_.Mix(static_cast<uint64_t>(record.task) << 1 | record.updates_first);
+  for (size_t i = 0; i < record.args.size(); ++i) {
+    const ArgInfo& arg = record.op->args[i];
+    if (arg.kind != ArgKind::kOther) continue;
+    const bool left_out = (starts >> i & 1) != 0;
+    MixIValue(key_, record.args[i], !IsRuntimeValue(arg, record.args[i]) && !left_out);
   }
 }
 
-// The type distinguishes lengths, since starts and ends are not in the loose key, and what the
+// The type distinguishes lengths, since starts and ends are not in the key, and what the
 // default dtype makes of integers.
-void Tape::MixResult(const TensorType& type) {
-  MixType(strict_, type);
-  MixType(loose_, type);
-}
+void Tape::MixResult(const TensorType& type) { MixType(key_, type); }
 
 void Tape::MixAnnotation(const Annotation& annotation) {
-  for (Hash128* hash : {&strict_, &loose_}) {
-    hash->Mix(0x1003);
-    hash->Mix(static_cast<uint64_t>(annotation.value));
-    MixMark(*hash, *annotation.mark);
-  }
+  key_.Mix(0x1003);
+  key_.Mix(static_cast<uint64_t>(annotation.value));
+  MixMark(key_, *annotation.mark);
 }
 
 void Tape::Rehash() {
-  strict_ = loose_ = Hash128();
+  key_ = Hash128();
   size_t value = 0;
   for (size_t e = 0; e < own_.events.size(); ++e) {
     const Event& event = own_.events[e];
@@ -310,7 +290,7 @@ void Tape::Rehash() {
     } else {
       MixAnnotation(own_.annotations[event.index]);
     }
-    own_.keys[e] = {strict_, loose_};
+    own_.keys[e] = key_;
   }
 }
 
@@ -395,7 +375,7 @@ void Tape::AddEvent(Event::Kind kind, size_t index) {
   const bool record = kind == Event::Kind::kRecord;
   own_.events.push_back(
       {kind, static_cast<int32_t>(index), record ? own_.records[index].num_results : 0});
-  own_.keys.push_back({strict_, loose_});
+  own_.keys.push_back(key_);
   ++at_;
 }
 

@@ -2,10 +2,9 @@
 // What was called and has not been run: records over numbered values, and the inputs that first
 // occurred as operands.
 //
-// Keys. `strict()` hashes ops, wiring, structural arguments, the types of inputs, and marks (but
-// those of inputs where there is one device only: they shard nothing).
-// `loose()` is the same without starts (csrc/trace/tape/starts.h): tapes with the same loose key
-// differ in their starts only.
+// The key of a tape hashes ops, wiring, structural arguments but starts (csrc/trace/tape/starts.h),
+// the types of inputs, and marks (but those of inputs where there is one device only: they shard
+// nothing). So tapes with the same key differ in their starts only.
 //
 // Following. A tape that begins like a recording of an earlier tape is at one of its events and
 // compares what is called with what was called then; nothing is stored, hashed or converted while
@@ -108,8 +107,7 @@ class Tape {
   const std::vector<Record>& records() const { return now().records; }
   const std::vector<Annotation>& annotations() const { return now().annotations; }
   const std::vector<std::string>& sources() const { return now().sources; }
-  Hash128 strict() const;
-  Hash128 loose() const;
+  Hash128 key() const { return lead_ == nullptr ? key_ : lead_->keys.back(); }
 
   // --- following ---
   bool following() const { return lead_ != nullptr; }
@@ -220,8 +218,7 @@ class Tape {
   std::vector<RecipePtr> recipes_;  // keeps the keys of views_ alive
 
   Recording own_;  // empty while following
-  Hash128 strict_;
-  Hash128 loose_;
+  Hash128 key_;
 
   RecordingPtr lead_;
   int32_t at_ = 0;  // events followed

@@ -19,7 +19,6 @@
 
 #include "absl/types/span.h"
 #include "csrc/trace/value/buffer.h"
-#include "csrc/util/prefetch.h"
 
 namespace spmd::trace {
 
@@ -54,9 +53,8 @@ class Bindings {
   template <typename Visit>
   void ForEach(Visit&& visit) const {
     const std::lock_guard<SpinLock> lock(Lock());
-    for (size_t k = 0; k < entries_.size(); ++k) {
-      if (k + kAhead < entries_.size()) Prefetch(entries_[k + kAhead].buffer, sizeof(Buffer));
-      if (entries_[k].buffer != nullptr) visit(*entries_[k].buffer, entries_[k].before);
+    for (const Entry& entry : entries_) {
+      if (entry.buffer != nullptr) visit(*entry.buffer, entry.before);
     }
   }
 
@@ -70,7 +68,6 @@ class Bindings {
   int64_t num_watched() const;
 
  private:
-  static constexpr size_t kAhead = 6;  // how many entries ahead Buffers are prefetched
   struct Entry {
     Buffer* buffer;  // null if it has ended
     TapeId before;

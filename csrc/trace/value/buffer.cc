@@ -5,13 +5,10 @@
 #include <sys/resource.h>
 
 #include <array>
-#include <atomic>
-#include <new>
 #include <string>
 
 #include "absl/synchronization/mutex.h"
 #include "csrc/trace/device/device_type.h"
-#include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/value/allocator.h"
 #include "csrc/trace/value/bound_buffers.h"
 #include "csrc/trace/value/mark_notes.h"
@@ -36,55 +33,31 @@ std::string AddressLimit() {
   return c10::str(" (ulimit -v allows ", limit.rlim_cur >> 20, " MiB)");
 }
 
-// The header precedes each Buffer in memory, in the same cache line as the members that every op
-// looks at.
-struct alignas(8) Header {
-  uint32_t cell;
-  std::atomic<bool> alive;
-  bool has_notes;
-};
-static_assert(alignof(Buffer) <= sizeof(Header));
-Header* HeaderOf(void* memory) { return static_cast<Header*>(memory) - 1; }
-const Header* HeaderOf(const void* memory) { return static_cast<const Header*>(memory) - 1; }
-
-// The notes of a Buffer are behind it in memory, since few Buffers have any.
-MarkNotes*& NotesBehind(const Buffer& buffer) {
-  auto* const memory = const_cast<char*>(reinterpret_cast<const char*>(&buffer));
-  return *reinterpret_cast<MarkNotes**>(memory + sizeof(Buffer));
-}
-
 class AddressBook {
  public:
-  // Allocates memory for a Buffer, with a cell of its own.
-  void* Allocate(size_t bytes) {
+  // Takes a cell for `buffer`.
+  size_t Take(Buffer* buffer) {
     const absl::MutexLock lock(&mutex_);
     if (free_.empty()) {
-      TORCH_CHECK(owners_.size() < kCells, "torch_spmd: more than ", kCells,
+      TORCH_CHECK(buffers_.size() < kCells, "torch_spmd: more than ", kCells,
                   " storages alive at once");
-      if (owners_.size() == kCellsOfRange * num_ranges_) Reserve();
-      free_.push_back(owners_.size());
-      owners_.push_back(nullptr);
+      if (buffers_.size() == kCellsOfRange * num_ranges_) Reserve();
+      free_.push_back(buffers_.size());
+      buffers_.push_back(nullptr);
     }
-    auto* const header = static_cast<Header*>(
-        ::operator new(sizeof(Header) + bytes + sizeof(MarkNotes*), kCacheLine));
-    header->cell = static_cast<uint32_t>(free_.back());
+    const size_t cell = free_.back();
     free_.pop_back();
-    owners_[header->cell] = header;
-    new (&header->alive) std::atomic<bool>(false);
-    return header + 1;
+    buffers_[cell] = buffer;
+    return cell;
   }
-  void Free(void* memory) {
-    Header* const header = HeaderOf(memory);
-    {
-      const absl::MutexLock lock(&mutex_);
-      owners_[header->cell] = nullptr;
-      free_.push_back(header->cell);
-    }
-    ::operator delete(header, kCacheLine);
+  void Free(size_t cell) {
+    const absl::MutexLock lock(&mutex_);
+    buffers_[cell] = nullptr;
+    free_.push_back(cell);
   }
-  // The header's range was reserved before its memory was allocated, and is never released.
-  void* AddressOf(const Header& header) const {
-    return ranges_[header.cell / kCellsOfRange] + header.cell % kCellsOfRange * kCellBytes;
+  // Requires: `cell` is taken. Its range was reserved before, and is never released.
+  void* AddressOf(size_t cell) const {
+    return ranges_[cell / kCellsOfRange] + cell % kCellsOfRange * kCellBytes;
   }
   Buffer* Find(const void* address) {
     const absl::MutexLock lock(&mutex_);
@@ -92,9 +65,7 @@ class AddressBook {
     for (size_t r = 0; r < num_ranges_; ++r) {
       if (p < ranges_[r] || p >= ranges_[r] + kRangeBytes) continue;
       const size_t cell = r * kCellsOfRange + static_cast<size_t>(p - ranges_[r]) / kCellBytes;
-      Header* const header = cell < owners_.size() ? owners_[cell] : nullptr;
-      if (header == nullptr || !header->alive.load()) return nullptr;
-      return reinterpret_cast<Buffer*>(header + 1);
+      return cell < buffers_.size() ? buffers_[cell] : nullptr;
     }
     return nullptr;
   }
@@ -112,7 +83,7 @@ class AddressBook {
   // Written under the mutex; a range that a cell is in is there, so AddressOf takes none.
   std::array<char*, kMostRanges> ranges_{};
   size_t num_ranges_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<Header*> owners_ ABSL_GUARDED_BY(mutex_);  // by cell; null if free
+  std::vector<Buffer*> buffers_ ABSL_GUARDED_BY(mutex_);  // by cell; null if free
   std::vector<size_t> free_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -121,27 +92,14 @@ AddressBook& Addresses() {
   return *book;
 }
 
-void FreeMemory(void* memory) { Addresses().Free(memory); }
-
 }  // namespace
 
-Buffer::Buffer(Key, const BaseForm& form) : form(form) {
-  Header* const header = HeaderOf(this);
-  address_ = Addresses().AddressOf(*header);
-  header->alive.store(true, std::memory_order_relaxed);
-  header->has_notes = false;
-}
+Buffer::Buffer(Key, const BaseForm& form)
+    : form(form), cell_(Addresses().Take(this)), address_(Addresses().AddressOf(cell_)) {}
 Buffer::~Buffer() {
+  Addresses().Free(cell_);
   Bindings::Strike(*this);
-  delete NotesOf(*this);
-  HeaderOf(this)->alive.store(false, std::memory_order_relaxed);
 }
-
-void* Buffer::operator new(size_t bytes) {
-  void* const memory = BlockList<&FreeMemory>::Take();
-  return memory != nullptr ? memory : Addresses().Allocate(bytes);
-}
-void Buffer::operator delete(void* memory) { BlockList<&FreeMemory>::Give(memory); }
 
 c10::DataPtr NewDataPtr(const BaseForm& form) {
   auto* const buffer = new Buffer(Buffer::Key{}, form);
@@ -149,7 +107,7 @@ c10::DataPtr NewDataPtr(const BaseForm& form) {
 }
 
 c10::Storage Buffer::NewStorage(int64_t nbytes, const BaseForm& form) {
-  return c10::Storage(c10::make_intrusive<DeviceStorageImpl>(
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes, NewDataPtr(form), DeviceAllocatorInstance(),
       /*resizable=*/true));
 }
@@ -178,14 +136,11 @@ void Buffer::Rebase(BaseForm f) {
   if (MarkNotes* const notes = NotesOf(*this)) notes->parts.clear();  // of views of the old form
 }
 
-MarkNotes* NotesOf(const Buffer& buffer) {
-  return HeaderOf(&buffer)->has_notes ? NotesBehind(buffer) : nullptr;
-}
+MarkNotes* NotesOf(const Buffer& buffer) { return buffer.notes_.get(); }
 
 MarkNotes& MakeNotes(Buffer& buffer) {
-  if (!HeaderOf(&buffer)->has_notes) NotesBehind(buffer) = new MarkNotes;
-  HeaderOf(static_cast<void*>(&buffer))->has_notes = true;
-  return *NotesBehind(buffer);
+  if (buffer.notes_ == nullptr) buffer.notes_ = std::make_unique<MarkNotes>();
+  return *buffer.notes_;
 }
 
 }  // namespace spmd::trace

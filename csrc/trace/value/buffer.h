@@ -24,7 +24,6 @@
 #include "csrc/sharding/spec.h"
 #include "csrc/trace/value/tape_id.h"
 #include "csrc/trace/value/view_recipe.h"
-#include "csrc/util/pool.h"
 
 namespace spmd::trace {
 
@@ -39,15 +38,15 @@ using LayoutPtr = std::shared_ptr<const Layout>;
 
 struct CompiledProgram;  // csrc/trace/api/session.h
 struct Known;            // csrc/trace/run/known_values.h
+struct MarkNotes;        // csrc/trace/value/mark_notes.h
 
 // A Value is logical and has no strides: `type` describes the dense row-major tensor of the value.
 // Invariants: the value is exactly one of pending (on a tape), to be made by `run`, in `tiles`, or
 // on the `host`.
 // Thread safety: guarded by the session's lock.
-struct Value : c10::intrusive_ptr_target, Pooled<Value> {
+struct Value : c10::intrusive_ptr_target {
   explicit Value(TensorType t) : type(std::move(t)) {}
 
-  // Members are ordered for caches: what every call of an op looks at comes first.
   // `poison` is the failure by which the value was lost; reading the value raises it.
   absl::Status poison;
   // The value's number `id` on the tape with number `tape`, if that tape has it.
@@ -127,7 +126,6 @@ class Buffer {
   }
 
  private:
-  // Every op looks at these members, so they stand together.
   ValuePtr value_;
   TapeId number_ = kNoId;
 
@@ -153,17 +151,18 @@ class Buffer {
   struct Key {};
   friend c10::DataPtr NewDataPtr(const BaseForm& form);
   static void Drop(void* context);
+  friend MarkNotes* NotesOf(const Buffer& buffer);
+  friend MarkNotes& MakeNotes(Buffer& buffer);
   static Buffer* AtAddressOf(const c10::Storage& storage);
   void MakeValue();
 
  public:
   Buffer(Key, const BaseForm& form);
-  // The memory of a Buffer that ended is used again for the next one, at the same address.
-  static void* operator new(size_t bytes);
-  static void operator delete(void* memory);
 
  private:
-  void* address_ = nullptr;
+  const size_t cell_;  // its place in the book of addresses
+  void* const address_;
+  std::unique_ptr<MarkNotes> notes_;  // null for most Buffers
 };
 // Makes what an allocator returns: the address of a new Buffer, with the Buffer as its context.
 c10::DataPtr NewDataPtr(const BaseForm& form = {});

@@ -2,6 +2,7 @@
 // Plans that are taken over from graphs of other sizes.
 #include "csrc/partition/earlier_plans.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -37,10 +38,11 @@ graph {
                           {{"B", std::to_string(batch)}, {"N", std::to_string(6 * batch)}}));
 }
 
-Compiled CompiledFrom(const ir::Graph& graph,
-                      std::shared_ptr<const SearchedPlan> earlier = nullptr) {
+Compiled CompiledFrom(const ir::Graph& graph, std::shared_ptr<const SearchedPlan> earlier = nullptr,
+                      bool explain = false) {
   CompileOptions options;
   options.verify = true;
+  options.explain = explain;
   options.earlier = std::move(earlier);
   absl::StatusOr<Compiled> compiled = Compile(graph, options);
   EXPECT_TRUE(compiled.ok()) << compiled.status();
@@ -89,6 +91,53 @@ TEST(EarlierPlans, GiveTheProgramThatASearchGives) {
     EXPECT_EQ(over.searched != nullptr, searched) << "a plan that was taken over is not kept";
     EXPECT_EQ(over.program.ToString(), CompiledFrom(graph).program.ToString()) << batch;
   }
+}
+
+// The rows of w1 do not divide evenly, in any batch.
+TEST(EarlierPlans, KeepUnevenShardsOfSizesThatAreTheSame) {
+  const auto layer = [](int64_t batch) {
+    return Parsed(absl::StrReplaceAll(Layer(batch).ToString(), {{"256", "254"}}));
+  };
+  const Compiled first = CompiledFrom(layer(32));
+  ASSERT_THAT(first.program.ToString(), testing::HasSubstr("254"));
+  const Compiled over = CompiledFrom(layer(48), first.searched);
+  EXPECT_EQ(over.searched, nullptr);
+  EXPECT_EQ(over.program.ToString(), CompiledFrom(layer(48)).program.ToString());
+}
+
+TEST(EarlierPlans, AreTakenOverWithTheSameReasons) {
+  const Compiled first = CompiledFrom(Layer(32));
+  const Compiled over = CompiledFrom(Layer(48), first.searched, /*explain=*/true);
+  const Compiled own = CompiledFrom(Layer(48));
+  EXPECT_EQ(over.searched, nullptr);
+  EXPECT_EQ(over.graph.ToString(), own.graph.ToString());
+  for (ir::ValueId v = 0; v < own.graph.num_values(); ++v) {
+    EXPECT_EQ(over.reasons.Explain(over.graph, v), own.reasons.Explain(own.graph, v));
+  }
+}
+
+// A softmax over a sharded dimension is decomposed, and its values are propagated to in a round of
+// their own.
+TEST(EarlierPlans, OfDecomposedOpsAreTakenOver) {
+  const auto softmax = [](int64_t batch) {
+    return Parsed(absl::StrReplaceAll(R"(mesh @m [data=4, model=2]
+graph {
+  %x: f32[B,64] @m {data},{model}
+  %w: f32[64,64] @m {data},{}
+  %h: f32[B,64] = aten::linear(%x, %w, _)
+  %s: f32[B,64] = aten::add.Tensor(%h, %x, alpha=1)
+  %y: f32[B,64] = aten::_softmax(%s, dim=1, half_to_float=false)
+  return %y
+})",
+                                      {{"B", std::to_string(batch)}}));
+  };
+  const Compiled first = CompiledFrom(softmax(32));
+  EXPECT_EQ(first.decomposed.size(), 1);
+  ASSERT_NE(first.searched, nullptr);
+  EXPECT_GT(first.searched->propagated.size(), 1);
+  const Compiled over = CompiledFrom(softmax(48), first.searched);
+  EXPECT_EQ(over.searched, nullptr);
+  EXPECT_EQ(over.program.ToString(), CompiledFrom(softmax(48)).program.ToString());
 }
 
 TEST(EarlierPlans, OfOtherOpsAreNotTakenOver) {
@@ -144,6 +193,7 @@ TEST(EarlierPlans, OfRandomModelsGiveTheirPrograms) {
     const Compiled first = CompiledFrom(graph);
     if (first.searched == nullptr) continue;
     const Compiled again = CompiledFrom(graph, first.searched);
+    EXPECT_EQ(again.searched, nullptr) << graph.ToString();
     EXPECT_EQ(again.program.ToString(), first.program.ToString()) << graph.ToString();
     ++taken_over;
   }

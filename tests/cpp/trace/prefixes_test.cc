@@ -22,10 +22,10 @@ TEST(PrefixesTest, ATapeFindsTheRecordingThatBeginsLikeIt) {
   prefixes.Add(recording);
   Tape second;
   RecordOneRelu(second, 4);
-  EXPECT_EQ(prefixes.Find(second.strict(), second.recording()), recording);
+  EXPECT_EQ(prefixes.Find(second.key(), second.recording()), recording);
   Tape other;
   RecordOneRelu(other, 5);
-  EXPECT_EQ(prefixes.Find(other.strict(), other.recording()), nullptr);
+  EXPECT_EQ(prefixes.Find(other.key(), other.recording()), nullptr);
 }
 
 TEST(PrefixesTest, AKeyThatCollidesFindsNothing) {
@@ -40,9 +40,9 @@ TEST(PrefixesTest, AKeyThatCollidesFindsNothing) {
   RecordOneRelu(other, 5);
   RecordOneRelu(longer, 4);
   Relu(longer, 1);
-  EXPECT_EQ(prefixes.Find(same.strict(), same.recording()), recording);
-  EXPECT_EQ(prefixes.Find(other.strict(), other.recording()), nullptr);
-  EXPECT_EQ(prefixes.Find(longer.strict(), longer.recording()), nullptr);
+  EXPECT_EQ(prefixes.Find(same.key(), same.recording()), recording);
+  EXPECT_EQ(prefixes.Find(other.key(), other.recording()), nullptr);
+  EXPECT_EQ(prefixes.Find(longer.key(), longer.recording()), nullptr);
 }
 
 TEST(PrefixesTest, ARecordingThatHasEndedIsNotFound) {
@@ -54,7 +54,7 @@ TEST(PrefixesTest, ARecordingThatHasEndedIsNotFound) {
   }
   Tape second;
   RecordOneRelu(second, 4);
-  EXPECT_EQ(prefixes.Find(second.strict(), second.recording()), nullptr);
+  EXPECT_EQ(prefixes.Find(second.key(), second.recording()), nullptr);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torch_spmd as spmd
-from torch_spmd import P
+from torch_spmd import _C, P
 
 Fill = Callable[[torch.Tensor], torch.Tensor]
 FACTORIES: dict[str, Fill] = {
@@ -92,6 +92,52 @@ def test_random_numbers_are_those_without_out(name: str) -> None:
         warnings.simplefilter("error")
         RANDOM[name](out=out)
     assert torch.equal(out.cpu(), expected.cpu())
+
+
+aten = torch.ops.aten
+# What is drawn, without `out` and with it. These have an `out` only as ops, but for two of them.
+DRAWN: dict[str, Callable[[torch.Tensor, dict[str, torch.Tensor]], torch.Tensor]] = {
+    "bernoulli": lambda p, out: torch.bernoulli(p, **out),
+    "normal": lambda p, out: torch.normal(p, p, **out),
+    "normal of a number": lambda p, out: torch.normal(1.0, p, **out),
+    "rand_like": lambda p, out: (aten.rand_like.out if out else torch.rand_like)(p, **out),
+    "randn_like": lambda p, out: (aten.randn_like.out if out else torch.randn_like)(p, **out),
+    "randint_like": lambda p, out: (aten.randint_like.out if out else torch.randint_like)(
+        p, 9, **out
+    ),
+    "randint_like from": lambda p, out: (
+        aten.randint_like.low_dtype_out if out else torch.randint_like
+    )(p, 2, 9, **out),
+    "poisson": lambda p, out: (aten.poisson.out if out else torch.poisson)(p, **out),
+    "binomial": lambda p, out: (aten.binomial.out if out else torch.binomial)(p * 9, p, **out),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_drawn_into_out_is_drawn_on_the_device(name: str) -> None:
+    p = torch.full((3, 4), 0.5).to("spmd")
+    out = torch.empty(0, device="spmd")
+    on_the_host = _C.statistics()["host_fallbacks"]
+    torch.manual_seed(0)
+    expected = DRAWN[name](p, {})
+    torch.manual_seed(0)
+    assert DRAWN[name](p, {"out": out}) is out
+    assert _C.statistics()["host_fallbacks"] == on_the_host
+    assert torch.equal(out.cpu(), expected.cpu())
+
+
+@pytest.mark.parametrize("op", [torch.linspace, torch.logspace])
+@pytest.mark.parametrize("begin", [1.0, torch.tensor(1.0), torch.tensor(1)])
+@pytest.mark.parametrize("end", [2.0, torch.tensor(2.0)])
+def test_ranges_between_numbers_of_the_host_are_made_on_the_device(
+    op: Callable[..., torch.Tensor], begin: float | torch.Tensor, end: float | torch.Tensor
+) -> None:
+    on_the_host = _C.statistics()["host_fallbacks"]
+    made = op(begin, end, 5, device="spmd")
+    into = op(begin, end, 5, out=torch.empty(5, device="spmd"))
+    assert _C.statistics()["host_fallbacks"] == on_the_host
+    for ours in (made, into):
+        torch.testing.assert_close(ours.cpu(), op(begin, end, 5))
 
 
 def test_write_where_out_is_sharded() -> None:

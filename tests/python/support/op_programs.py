@@ -50,6 +50,27 @@ def tables(x):
     )
 
 
+def windows(x):
+    """One for each row, by every overload, since Python's functions call some of them only."""
+    rows, at = len(x), {"device": x.device}
+    of = torch.ops.aten
+    return (
+        *(x * of.bartlett_window(rows, *periodic, **at)[:, None] for periodic in ((), (False,))),
+        *(x * of.blackman_window(rows, *periodic, **at)[:, None] for periodic in ((), (False,))),
+        *(x * of.hann_window(rows, *periodic, **at)[:, None] for periodic in ((), (False,))),
+        *(
+            x * of.hamming_window(rows, *options, **at)[:, None]
+            for options in ((), (False,), (True, 0.5), (True, 0.5, 0.4))
+        ),
+        *(
+            x * of.kaiser_window(rows, *options, **at)[:, None]
+            for options in ((), (False,), (True, 5.0))
+        ),
+        x * of.fft_fftfreq(rows, 0.5, **at)[:, None],
+        x * of.fft_rfftfreq(2 * rows - 2, **at)[:, None],
+    )
+
+
 def experts(tokens, weights):
     ends = torch.tensor([2, 2, 8], dtype=torch.int32, device=tokens.device)
     product = torch.nn.functional.grouped_mm(tokens, weights, offs=ends)
@@ -92,6 +113,7 @@ PROGRAMS = [
     call(copy_of_what_is_kept, X, Y),
     call(tables, X),
     call(tables, X, dim=1),
+    call(windows, X),
     call(experts, TOKENS, EXPERTS),
     call(experts, TOKENS, EXPERTS, dim=1),
     call(eight_bits, TOKENS, TOKENS),

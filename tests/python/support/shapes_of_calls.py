@@ -2,8 +2,8 @@
 """Makes every ATen call of the samples of `op_db` and their gradients on the CPU and on the device:
 sizes, types and strides of the results must agree.
 
-    python tests/python/support/meta_calls.py          # some calls of every op, in two types
-    python tests/python/support/meta_calls.py full     # all of them
+    python tests/python/support/shapes_of_calls.py          # some calls of every op, in two types
+    python tests/python/support/shapes_of_calls.py full     # all of them
 """
 
 import sys
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_spmd  # noqa: F401
 
-# Ops whose Meta kernel the device does not use, or that differ for other reasons.
+# Ops that differ, and why.
 ELSEWHERE = {
     "aten::_embedding_bag": "a handler of the device's gives what its gradient needs",
     "aten::linalg_lstsq": "the strides of the CPU's come from LAPACK's workspace",
