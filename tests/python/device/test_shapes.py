@@ -18,6 +18,7 @@ import torch_spmd  # noqa: F401
 
 ROOT = pathlib.Path(__file__).parents[3]
 
+
 def lines_of(script, *arguments):
     """The output of a sweep in a process of its own, whose programs are not verified after every
     pass."""
