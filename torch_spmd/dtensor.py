@@ -98,7 +98,9 @@ def distribute_tensor(
         >>> import torch, torch_spmd as spmd
         >>> from torch.distributed.tensor import Replicate, Shard
         >>> mesh = spmd.make_mesh((2, 4), ("data", "model"))
-        >>> w = spmd.dtensor.distribute_tensor(torch.ones(16, 8), mesh, [Replicate(), Shard(0)])
+        >>> w = spmd.dtensor.distribute_tensor(
+        ...     torch.ones(16, 8), mesh, [Replicate(), Shard(0)]
+        ... )
         >>> spmd.sharding_of(w).spec
         P('model', None)
     """
@@ -146,8 +148,8 @@ def to_dtensor(t: Tensor, device_mesh: DeviceMesh | None = None) -> DTensor:
     Example:
         >>> import torch, torch_spmd as spmd
         >>> t = torch.ones(16, 8, device="spmd", requires_grad=True)
-        >>> d = spmd.dtensor.to_dtensor(t)    # doctest: +SKIP
-        >>> d.placements              # doctest: +SKIP
+        >>> d = spmd.dtensor.to_dtensor(t)  # doctest: +SKIP
+        >>> d.placements  # doctest: +SKIP
         (Shard(dim=0), Replicate())
     """
     from torch.distributed.device_mesh import DeviceMesh
@@ -196,8 +198,8 @@ def from_dtensor(d: DTensor, mesh: Mesh | None = None) -> Tensor:
 
     Example:
         >>> import torch, torch_spmd as spmd
-        >>> t = spmd.dtensor.from_dtensor(d)    # doctest: +SKIP
-        >>> spmd.sharding_of(t).spec    # doctest: +SKIP
+        >>> t = spmd.dtensor.from_dtensor(d)  # doctest: +SKIP
+        >>> spmd.sharding_of(t).spec  # doctest: +SKIP
         P('data', None)
     """
     import torch.distributed as dist

@@ -54,7 +54,10 @@ def shard_model(
         >>> import torch, torch_spmd as spmd
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> config = LlamaConfig(
-        ...     hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=8,
+        ...     hidden_size=64,
+        ...     intermediate_size=128,
+        ...     num_hidden_layers=1,
+        ...     num_attention_heads=8,
         ...     vocab_size=256,
         ... )
         >>> mesh = spmd.make_mesh((2, 4), ("data", "model"))

@@ -34,7 +34,7 @@ def print_graph(t: Tensor | None = None, limit: int | None = LINES) -> Printed:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("x",))
         >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
-        >>> "aten::exp" in spmd.debug.print_graph(t.exp())    # doctest: +ELLIPSIS
+        >>> "aten::exp" in spmd.debug.print_graph(t.exp())  # doctest: +ELLIPSIS
         mesh @m ...
         True
     """
@@ -63,7 +63,7 @@ def print_program(limit: int | None = LINES) -> Printed:
         >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
         >>> t.sum().item()
         8.0
-        >>> "all_reduce" in spmd.debug.print_program()    # doctest: +ELLIPSIS
+        >>> "all_reduce" in spmd.debug.print_program()  # doctest: +ELLIPSIS
         mesh @m [x=4]
         ...
         True

@@ -31,7 +31,7 @@ def visualize_sharding(t: Tensor, limit: int | None = 64) -> Picture:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((2, 2), ("x", "y"))
         >>> t = spmd.mark_sharding(torch.ones(4, 4, device="spmd"), mesh, ("x", "y"))
-        >>> picture = spmd.debug.visualize_sharding(t)    # doctest: +ELLIPSIS
+        >>> picture = spmd.debug.visualize_sharding(t)  # doctest: +ELLIPSIS
         (4, 4) ...
     """
     _arguments.tensor("visualize_sharding", t)

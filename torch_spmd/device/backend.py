@@ -27,8 +27,8 @@ def set_backend(name: str, devices: int | None = None) -> None:
 
     Example:
         >>> import torch_spmd as spmd
-        >>> spmd.config.set_backend("cpu", devices=16)    # doctest: +SKIP
-        >>> spmd.config.device_count()                            # doctest: +SKIP
+        >>> spmd.config.set_backend("cpu", devices=16)  # doctest: +SKIP
+        >>> spmd.config.device_count()  # doctest: +SKIP
         16
     """
     name = _arguments.text("set_backend", "name", name)
@@ -58,7 +58,7 @@ def describe_devices() -> str:
 
     Example:
         >>> import torch_spmd as spmd
-        >>> print(spmd.config.describe_devices())                 # doctest: +SKIP
+        >>> print(spmd.config.describe_devices())  # doctest: +SKIP
     """
     _, _, processes = _C.process()
     return processes or str(_C.describe_backend())

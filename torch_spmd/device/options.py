@@ -20,19 +20,36 @@ _UNITS = {
 }  # fmt: skip
 
 
+class _Unchanged:
+    def __repr__(self) -> str:
+        return "unchanged"
+
+
+UNCHANGED: Any = _Unchanged()
+
+
 class _Update(contextlib.AbstractContextManager[None]):
     """Restores the settings at the end of a block."""
 
-    def __init__(self, before: _C.Options, memory_limit: int) -> None:
-        self._before = before
-        self._memory_limit = memory_limit
+    def __init__(self, before: _C.Options) -> None:
+        self._before = before  # the limit of memory is one of them
 
     def __exit__(self, *error: object) -> None:
         _C.set_options(self._before)
-        _C.set_memory_limit(self._memory_limit)
 
 
-def update(**settings: Any) -> contextlib.AbstractContextManager[None]:
+def update(
+    *,
+    memory_limit: str | int | None = UNCHANGED,
+    coalesce: bool = UNCHANGED,
+    deduplicate: bool = UNCHANGED,
+    turns: bool | None = UNCHANGED,
+    one_place: bool = UNCHANGED,
+    replay: bool = UNCHANGED,
+    verify: bool = UNCHANGED,
+    dump: str = UNCHANGED,
+    **for_tests: bool,
+) -> contextlib.AbstractContextManager[None]:
     """Changes settings, for all that is compiled or run from now on. In a `with` statement they are
     as they were when the block ends.
 
@@ -58,6 +75,7 @@ def update(**settings: Any) -> contextlib.AbstractContextManager[None]:
         replay: whether repeated calls are replayed and not recorded again.
         verify: whether each program runs a second time, unsharded, and is compared.
         dump: a file to which graphs and programs are appended; "" for none.
+        for_tests: `check_passes` and `price_moves`, whose variables are for tests.
 
     Errors:
         TypeError: a value of another kind.
@@ -69,21 +87,28 @@ def update(**settings: Any) -> contextlib.AbstractContextManager[None]:
         ...     spmd.config.current()["coalesce"], spmd.config.current()["memory_limit"]
         (False, 12884901888)
     """
-    before, limit_before = _C.options(), _C.memory_limit()
-    options, limit = _C.options(), limit_before
-    for name, value in settings.items():
-        if name == MEMORY_LIMIT:
-            limit = 0 if value is None else _bytes(value)
-        elif name not in NAMES:
+    given = {
+        "coalesce": coalesce,
+        "deduplicate": deduplicate,
+        "turns": turns,
+        "one_place": one_place,
+        "replay": replay,
+        "verify": verify,
+        "dump": dump,
+        **for_tests,
+    }
+    before, options, limit = _C.options(), _C.options(), _C.memory_limit()
+    for name, value in given.items():
+        if name not in NAMES:
             there = ", ".join(sorted([*NAMES, MEMORY_LIMIT]))
             raise ValueError(f"config.update: there is no setting {name!r}; there are {there}")
-        else:
+        if value is not UNCHANGED:
             setattr(options, name, _checked(name, value))
-    if set(settings) != {MEMORY_LIMIT}:
-        _C.set_options(options)
-    if MEMORY_LIMIT in settings:
-        _C.set_memory_limit(limit)
-    return _Update(before, limit_before)
+    if memory_limit is not UNCHANGED:
+        limit = 0 if memory_limit is None else _bytes(memory_limit)
+    _C.set_options(options)
+    _C.set_memory_limit(limit)
+    return _Update(before)
 
 
 def current() -> dict[str, Any]:

@@ -164,7 +164,7 @@ class Strategy(_OneDevice, strategies.SingleDeviceStrategy):
         >>> strategy = Strategy(mesh, batch="data")
         >>> strategy.root_device
         device(type='spmd')
-        >>> trainer = Trainer(strategy=strategy)    # doctest: +SKIP
+        >>> trainer = Trainer(strategy=strategy)  # doctest: +SKIP
     """
 
     strategy_name = DEVICE

@@ -72,7 +72,9 @@ class MoE(nn.Module):
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("expert",))
         >>> moe = spmd.nn.MoE(16, 32, experts=8).to("spmd").shard(mesh)
-        >>> x = spmd.mark_sharding(torch.randn(8, 4, 16).to("spmd"), mesh, ("expert", None, None))
+        >>> x = spmd.mark_sharding(
+        ...     torch.randn(8, 4, 16).to("spmd"), mesh, ("expert", None, None)
+        ... )
         >>> y, balance_loss, load, dropped = moe(x)
         >>> y.shape, load.sum().item()
         (torch.Size([8, 4, 16]), 64)

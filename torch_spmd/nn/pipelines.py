@@ -89,7 +89,9 @@ def pipeline(
         >>> import torch, torch_spmd as spmd
         >>> from torch import nn
         >>> mesh = spmd.make_mesh((4,), ("stage",))
-        >>> layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()).to("spmd") for _ in range(8)]
+        >>> layers = [
+        ...     nn.Sequential(nn.Linear(8, 8), nn.Tanh()).to("spmd") for _ in range(8)
+        ... ]
         >>> blocks = spmd.nn.pipeline(layers, mesh, microbatches=6)
         >>> x = torch.randn(12, 8, device="spmd")
         >>> expected = nn.Sequential(*layers)(x)
@@ -100,7 +102,9 @@ def pipeline(
         >>> head, targets = nn.Linear(8, 3).to("spmd"), torch.arange(12, device="spmd") % 3
         >>> def loss(y, targets):
         ...     return nn.functional.cross_entropy(head(y), targets)
-        >>> training = spmd.nn.pipeline(layers, mesh, microbatches=6, schedule="1f1b", loss=loss)
+        >>> training = spmd.nn.pipeline(
+        ...     layers, mesh, microbatches=6, schedule="1f1b", loss=loss
+        ... )
         >>> mean = training(x, targets=targets)
         >>> torch.allclose(mean.cpu(), loss(expected, targets).cpu(), atol=1e-6)
         True

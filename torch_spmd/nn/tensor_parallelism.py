@@ -63,7 +63,9 @@ def tensor_parallel(
         >>> import torch, torch_spmd as spmd
         >>> from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
         >>> mesh = spmd.make_mesh((8,), ("model",))
-        >>> mlp = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Linear(32, 8)).to("spmd")
+        >>> mlp = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Linear(32, 8)).to(
+        ...     "spmd"
+        ... )
         >>> plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
         >>> print(spmd.tensor_parallel(mlp, mesh, plan))
         0.weight   P('model', None)

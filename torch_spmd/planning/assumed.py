@@ -30,7 +30,7 @@ def assume(values: Mapping[str, float] | float) -> contextlib.AbstractContextMan
     Example:
         >>> import torch, torch_spmd as spmd
         >>> with spmd.planning.assume({"train.py:31": True, "aten::norm": 2.0}):
-        ...     t = torch.ones(3, device="spmd").sum().item()    # on this backend: computed
+        ...     t = torch.ones(3, device="spmd").sum().item()  # on this backend: computed
         >>> t
         3.0
     """

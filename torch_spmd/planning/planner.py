@@ -89,9 +89,13 @@ def plan(
     Example:
         >>> import torch, torch_spmd as spmd
         >>> table = spmd.plan(
-        ...     lambda: torch.nn.Linear(512, 256), torch.empty(64, 512, device="meta"),
-        ...     on=["v5e-8", "v5p-16"], mesh={"data": 8},
-        ...     specs={"weight": ("data", None)}, loss=lambda model, x: model(x).sum())
+        ...     lambda: torch.nn.Linear(512, 256),
+        ...     torch.empty(64, 512, device="meta"),
+        ...     on=["v5e-8", "v5p-16"],
+        ...     mesh={"data": 8},
+        ...     specs={"weight": ("data", None)},
+        ...     loss=lambda model, x: model(x).sum(),
+        ... )
         >>> [(row.on, row.mesh, row.fits) for row in table]
         [('v5p-16', 'data=8', True), ('v5e-8', 'data=8', True)]
     """

@@ -134,10 +134,15 @@ def auto_shard(
         >>> import torch, torch_spmd as spmd
         >>> from torch import nn
         >>> with torch.device("meta"):
-        ...     model = nn.Sequential(nn.Linear(4096, 16384), nn.GELU(), nn.Linear(16384, 4096))
+        ...     model = nn.Sequential(
+        ...         nn.Linear(4096, 16384), nn.GELU(), nn.Linear(16384, 4096)
+        ...     )
         ...     x = torch.empty(65536, 4096)
         >>> found = spmd.planning.auto_shard(
-        ...     model, batch=x, on="v5e-8", mesh={"data": 2, "model": 4},
+        ...     model,
+        ...     batch=x,
+        ...     on="v5e-8",
+        ...     mesh={"data": 2, "model": 4},
         ...     loss=lambda model, x: model(x).square().mean(),
         ... )
         >>> found["0.weight"], found["2.weight"], found.batch

@@ -32,7 +32,9 @@ def psum(x: Any, axis_name: Any) -> Any:
     Example:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("x",))
-        >>> f = spmd.shard_map(lambda t: spmd.lax.psum(t, "x"), mesh, spmd.P("x"), spmd.P(None))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.lax.psum(t, "x"), mesh, spmd.P("x"), spmd.P(None)
+        ... )
         >>> f(torch.arange(4.0, device="spmd"))
         tensor([6.], device='spmd:0')
     """
@@ -49,7 +51,9 @@ def pmean(x: Any, axis_name: Any) -> Any:
     Example:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("x",))
-        >>> f = spmd.shard_map(lambda t: spmd.lax.pmean(t, "x"), mesh, spmd.P("x"), spmd.P(None))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.lax.pmean(t, "x"), mesh, spmd.P("x"), spmd.P(None)
+        ... )
         >>> f(torch.arange(4.0, device="spmd")).item()
         1.5
     """
@@ -65,7 +69,9 @@ def pmax(x: Any, axis_name: Any) -> Any:
     Example:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("x",))
-        >>> f = spmd.shard_map(lambda t: spmd.lax.pmax(t, "x"), mesh, spmd.P("x"), spmd.P(None))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.lax.pmax(t, "x"), mesh, spmd.P("x"), spmd.P(None)
+        ... )
         >>> f(torch.arange(4.0, device="spmd")).item()
         3.0
     """
@@ -80,7 +86,9 @@ def pmin(x: Any, axis_name: Any) -> Any:
     Example:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("x",))
-        >>> f = spmd.shard_map(lambda t: spmd.lax.pmin(t, "x"), mesh, spmd.P("x"), spmd.P(None))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.lax.pmin(t, "x"), mesh, spmd.P("x"), spmd.P(None)
+        ... )
         >>> f(torch.arange(4.0, device="spmd")).item()
         0.0
     """
@@ -97,7 +105,11 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) ->
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((2,), ("x",))
         >>> f = spmd.shard_map(
-        ...     lambda t: spmd.lax.all_gather(t, "x", tiled=True), mesh, spmd.P("x"), spmd.P(None))
+        ...     lambda t: spmd.lax.all_gather(t, "x", tiled=True),
+        ...     mesh,
+        ...     spmd.P("x"),
+        ...     spmd.P(None),
+        ... )
         >>> f(torch.arange(4.0, device="spmd")).tolist()
         [0.0, 1.0, 2.0, 3.0]
     """
@@ -127,7 +139,11 @@ def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: b
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((2,), ("x",))
         >>> f = spmd.shard_map(
-        ...     lambda t: spmd.lax.psum_scatter(t, "x", tiled=True), mesh, spmd.P(), spmd.P("x"))
+        ...     lambda t: spmd.lax.psum_scatter(t, "x", tiled=True),
+        ...     mesh,
+        ...     spmd.P(),
+        ...     spmd.P("x"),
+        ... )
         >>> f(torch.arange(4.0, device="spmd")).tolist()
         [0.0, 2.0, 4.0, 6.0]
     """
@@ -159,8 +175,12 @@ def all_to_all(
     Example:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((2,), ("x",))
-        >>> f = spmd.shard_map(lambda t: spmd.lax.all_to_all(t, "x", 1, 0, tiled=True),
-        ...                    mesh, spmd.P("x", None), spmd.P(None, "x"))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.lax.all_to_all(t, "x", 1, 0, tiled=True),
+        ...     mesh,
+        ...     spmd.P("x", None),
+        ...     spmd.P(None, "x"),
+        ... )
         >>> f(torch.arange(4.0, device="spmd").view(2, 2)).tolist()
         [[0.0, 1.0], [2.0, 3.0]]
     """
@@ -216,9 +236,13 @@ def ragged_all_to_all(
         >>> from torch_spmd import P
         >>> mesh = spmd.make_mesh((2,), ("x",))
         >>> def first_row_to_each(t):
-        ...     i, one = spmd.lax.axis_index("x"), torch.ones(2, dtype=torch.long, device="spmd")
+        ...     i, one = (
+        ...         spmd.lax.axis_index("x"),
+        ...         torch.ones(2, dtype=torch.long, device="spmd"),
+        ...     )
         ...     return spmd.lax.ragged_all_to_all(
-        ...         t, torch.zeros_like(t), 0 * one, one, i * one, one, axis_name="x")
+        ...         t, torch.zeros_like(t), 0 * one, one, i * one, one, axis_name="x"
+        ...     )
         >>> f = spmd.shard_map(first_row_to_each, mesh, P("x"), P("x"))
         >>> f(torch.arange(4.0, device="spmd")).tolist()
         [0.0, 2.0, 0.0, 2.0]
@@ -280,7 +304,8 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
         >>> mesh = spmd.make_mesh((4,), ("x",))
         >>> ring = [(i, (i + 1) % 4) for i in range(4)]
         >>> f = spmd.shard_map(
-        ...     lambda t: spmd.lax.ppermute(t, "x", ring), mesh, spmd.P("x"), spmd.P("x"))
+        ...     lambda t: spmd.lax.ppermute(t, "x", ring), mesh, spmd.P("x"), spmd.P("x")
+        ... )
         >>> f(torch.arange(4.0, device="spmd")).tolist()
         [3.0, 0.0, 1.0, 2.0]
     """
@@ -298,7 +323,8 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((2,), ("x",))
         >>> f = spmd.shard_map(
-        ...     lambda t: spmd.lax.pshuffle(t, "x", [1, 0]), mesh, spmd.P("x"), spmd.P("x"))
+        ...     lambda t: spmd.lax.pshuffle(t, "x", [1, 0]), mesh, spmd.P("x"), spmd.P("x")
+        ... )
         >>> f(torch.arange(2.0, device="spmd")).tolist()
         [1.0, 0.0]
     """
@@ -321,7 +347,8 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("x",))
         >>> f = spmd.shard_map(
-        ...     lambda t: spmd.lax.pbroadcast(t, "x", 2), mesh, spmd.P("x"), spmd.P(None))
+        ...     lambda t: spmd.lax.pbroadcast(t, "x", 2), mesh, spmd.P("x"), spmd.P(None)
+        ... )
         >>> f(torch.arange(4.0, device="spmd")).item()
         2.0
     """
@@ -338,7 +365,9 @@ def pvary(x: Any, axis_name: Any) -> Any:
     Example:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((2,), ("x",))
-        >>> f = spmd.shard_map(lambda t: spmd.lax.pvary(t, "x"), mesh, spmd.P(None), spmd.P("x"))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.lax.pvary(t, "x"), mesh, spmd.P(None), spmd.P("x")
+        ... )
         >>> f(torch.ones(1, device="spmd")).shape
         torch.Size([2])
     """
@@ -363,7 +392,8 @@ def axis_index(axis_name: Any) -> Tensor:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("x",))
         >>> f = spmd.shard_map(
-        ...     lambda t: t + spmd.lax.axis_index("x"), mesh, spmd.P("x"), spmd.P("x"))
+        ...     lambda t: t + spmd.lax.axis_index("x"), mesh, spmd.P("x"), spmd.P("x")
+        ... )
         >>> f(torch.zeros(4, device="spmd")).tolist()
         [0.0, 1.0, 2.0, 3.0]
     """
@@ -383,7 +413,8 @@ def axis_size(axis_name: Any) -> int:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((4,), ("x",))
         >>> f = spmd.shard_map(
-        ...     lambda t: t * spmd.lax.axis_size("x"), mesh, spmd.P("x"), spmd.P("x"))
+        ...     lambda t: t * spmd.lax.axis_size("x"), mesh, spmd.P("x"), spmd.P("x")
+        ... )
         >>> f(torch.ones(4, device="spmd")).tolist()
         [4.0, 4.0, 4.0, 4.0]
     """
@@ -402,8 +433,12 @@ def shard_size(size: int, axis_name: Any) -> Tensor:
         >>> from torch_spmd import P
         >>> mesh = spmd.make_mesh((4,), ("x",))
         >>> f = spmd.shard_map(
-        ...     lambda t: (t + 1, spmd.lax.shard_size(6, "x")[None]), mesh, P("x"), P("x"),
-        ...     uneven=True)
+        ...     lambda t: (t + 1, spmd.lax.shard_size(6, "x")[None]),
+        ...     mesh,
+        ...     P("x"),
+        ...     P("x"),
+        ...     uneven=True,
+        ... )
         >>> t, sizes = f(torch.zeros(6, device="spmd"))
         >>> len(t), sizes.tolist()
         (6, [2, 2, 2, 0])

@@ -60,9 +60,14 @@ def local_map(
         >>> from torch.distributed.tensor import Partial, Replicate, Shard
         >>> mesh = spmd.make_mesh((4,), ("x",))
         >>> product = spmd.dtensor.local_map(
-        ...     torch.mm, out_placements=[Partial()], in_placements=([Shard(1)], [Shard(0)]),
-        ...     device_mesh=mesh)
-        >>> product(torch.ones(2, 8, device="spmd"), torch.ones(8, 2, device="spmd")).tolist()
+        ...     torch.mm,
+        ...     out_placements=[Partial()],
+        ...     in_placements=([Shard(1)], [Shard(0)]),
+        ...     device_mesh=mesh,
+        ... )
+        >>> product(
+        ...     torch.ones(2, 8, device="spmd"), torch.ones(8, 2, device="spmd")
+        ... ).tolist()
         [[8.0, 8.0], [8.0, 8.0]]
     """
     mesh = mesh_or_global("local_map", device_mesh, "device_mesh")

@@ -143,8 +143,10 @@ def from_local_shards(
     Example:
         >>> import torch, torch_spmd as spmd
         >>> mesh = spmd.make_mesh((2,), ("x",))
-        >>> parts = [spmd.Shard(torch.full((2,), i), (slice(2 * i, 2 * i + 2),), i, 0)
-        ...          for i in range(2)]
+        >>> parts = [
+        ...     spmd.Shard(torch.full((2,), i), (slice(2 * i, 2 * i + 2),), i, 0)
+        ...     for i in range(2)
+        ... ]
         >>> spmd.from_local_shards(parts, mesh, ("x",), (4,)).cpu()
         tensor([0, 0, 1, 1])
     """

@@ -295,6 +295,8 @@ def to_spec(spec: SpecLike) -> PartitionSpec:
 def of_rank(spec: SpecLike, rank: int) -> PartitionSpec:
     """The spec with an entry for each dimension: a spec that is shorter than a tensor's rank leaves
     the last dimensions whole."""
+    if isinstance(spec, PartitionSpec) and len(spec) >= rank:
+        return spec
     return PartitionSpec(*spec, *[None] * (rank - len(spec)))
 
 

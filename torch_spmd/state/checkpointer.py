@@ -40,7 +40,9 @@ class Checkpointer:
     Example:
         >>> import tempfile, torch, torch_spmd as spmd
         >>> model = torch.nn.Linear(4, 4).to("spmd")
-        >>> with spmd.checkpoint.Checkpointer(tempfile.mkdtemp(), every=2, keep=1) as checkpoints:
+        >>> with spmd.checkpoint.Checkpointer(
+        ...     tempfile.mkdtemp(), every=2, keep=1
+        ... ) as checkpoints:
         ...     for step in range(checkpoints.load({"model": model}) or 0, 5):
         ...         saved = checkpoints.save(step + 1, {"model": model})
         >>> checkpoints.steps()

@@ -63,7 +63,10 @@ class RandomState:
         >>> _ = spmd.save(path, {"random": spmd.checkpoint.RandomState()})
         >>> drawn = torch.randn(2), torch.randn(2, device="spmd")
         >>> _ = spmd.load(path, {"random": spmd.checkpoint.RandomState()})
-        >>> torch.equal(drawn[0], torch.randn(2)), torch.equal(drawn[1], torch.randn(2).to("spmd"))
+        >>> (
+        ...     torch.equal(drawn[0], torch.randn(2)),
+        ...     torch.equal(drawn[1], torch.randn(2).to("spmd")),
+        ... )
         (True, False)
     """
 
@@ -280,7 +283,9 @@ def load(
         >>> import tempfile, torch, torch_spmd as spmd
         >>> path = tempfile.mkdtemp()
         >>> two, four = (spmd.make_mesh((n,), ("x",)) for n in (2, 4))
-        >>> rows = spmd.mark_sharding(torch.arange(8.0).view(4, 2).to("spmd"), two, ("x", None))
+        >>> rows = spmd.mark_sharding(
+        ...     torch.arange(8.0).view(4, 2).to("spmd"), two, ("x", None)
+        ... )
         >>> _ = spmd.save(path, {"w": rows})
         >>> w = spmd.mark_sharding(torch.zeros(4, 2).to("spmd"), four, ("x", None))
         >>> spmd.load(path, {"w": w})["w"].tolist()

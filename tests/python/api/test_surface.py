@@ -69,7 +69,7 @@ def test_switches_are_named():
                 continue
             for p in inspect.signature(thing).parameters.values():
                 switch = isinstance(p.default, bool) or str(p.annotation).startswith("bool")
-                assert not switch or p.kind is p.KEYWORD_ONLY, (name, p.name)
+                assert not switch or p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD), (name, p.name)
 
 
 @pytest.mark.parametrize("old", sorted(_renamed._MOVED))

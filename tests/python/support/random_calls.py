@@ -234,7 +234,13 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "wait": lambda w: w.pick(True, False, 1),
     "step": lambda w: w.pick(None, False),
     "limit": lambda w: w.pick(None, 1, 10_000),
-    "config.update.settings": lambda w: None,
+    "config.update.memory_limit": lambda w: w.pick(None, "64GiB", 2**40),
+    "config.update.turns": lambda w: w.pick(None, True, False),
+    "config.update.dump": lambda w: "",
+    **{
+        f"config.update.{name}": lambda w: True
+        for name in ("coalesce", "deduplicate", "one_place", "replay", "verify")
+    },
     "path": lambda w: w.pick("/dev/null", pathlib.Path("/dev/null")),
     "module": World.module,
     "rules": lambda w: {"0.weight": ("model", None), re.compile(".*bias"): (None,)},
@@ -609,6 +615,7 @@ def random_call(seed: int) -> str | None:
 
 
 def _raised(call: Callable[..., Any], positional: list[Any], named: dict[str, Any]) -> Any:
+    settings = spmd.config.current()
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
@@ -620,9 +627,7 @@ def _raised(call: Callable[..., Any], positional: list[Any], named: dict[str, An
             return error
         finally:
             spmd.set_global_mesh(None)
-            spmd.config.update(coalesce=True)
-            spmd.config.update(deduplicate=True)
-            spmd.config.update(memory_limit=None)
+            spmd.config.update(**settings)
     return None
 
 

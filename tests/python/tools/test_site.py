@@ -2,6 +2,7 @@
 """tools/site.py: the reference has every public name, and pages link to it."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -80,7 +81,12 @@ def test_the_start_page_has_its_pictures(built):
     assert 'href="api/spmd.html#torch_spmd.' in (built / "processes.html").read_text()
 
 
-def test_the_search_finds_names_and_errors(built):
-    index = (built / "search/search_index.json").read_text()
-    assert "torch_spmd.lax.psum_scatter" in index and "SPMD_COALESCE" in index
-    assert "no spec was given" in index
+def test_the_search_finds_names_settings_and_errors(built):
+    """By whole words, as the search of the site divides its pages."""
+    index = json.loads((built / "search/search_index.json").read_text())
+    text = " ".join(re.sub("<[^>]+>", " ", f"{d['title']} {d['text']}") for d in index["docs"])
+    words = set(re.split(index["config"]["separator"], text))
+    names = {name.rpartition(".")[2] for name in site.public_names()}
+    variables = set(re.findall(r"`(SPMD_[A-Z_]+)", (ROOT / "docs/settings.md").read_text()))
+    assert len(variables) > 10 and names | variables <= words
+    assert "no spec was given; write mark_sharding" in text
