@@ -10,21 +10,12 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "tests/cpp/mesh/meshes.h"
 
 namespace spmd {
 namespace {
 
 using ::testing::ElementsAre;
-
-Mesh MeshOf(std::vector<int64_t> shape, std::vector<std::string> names, int64_t first_id = 0) {
-  int64_t n = 1;
-  for (int64_t s : shape) n *= s;
-  std::vector<int64_t> ids(n);
-  std::iota(ids.begin(), ids.end(), first_id);
-  auto mesh = Mesh::Create(std::move(ids), std::move(shape), std::move(names));
-  EXPECT_TRUE(mesh.ok()) << mesh.status();
-  return *std::move(mesh);
-}
 
 std::vector<int64_t> Sizes(const Grid& grid) {
   std::vector<int64_t> sizes;
@@ -109,19 +100,6 @@ TEST(GridTest, MeshesThatDoNotRefineGetGridsOfTheirOwn) {
   });
   EXPECT_THAT(common.grid_of, ElementsAre(0, 1, 2, 3, 0, 4));
   EXPECT_EQ(common.grids.size(), 5u);
-}
-
-std::vector<std::vector<int64_t>> Factorisations(int64_t n) {
-  if (n == 1) return {{}};
-  std::vector<std::vector<int64_t>> all;
-  for (int64_t f = 2; f <= n; ++f) {
-    if (n % f != 0) continue;
-    for (std::vector<int64_t> rest : Factorisations(n / f)) {
-      rest.insert(rest.begin(), f);
-      all.push_back(std::move(rest));
-    }
-  }
-  return all;
 }
 
 TEST(GridTest, EveryMeshCanBeWrittenInItsCommonGrid) {

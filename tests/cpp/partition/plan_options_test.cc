@@ -16,8 +16,8 @@ using testing::ElementsAre;
 using testing::UnorderedElementsAre;
 
 // The options of the node in `line`, whose operand %x is sharded as {a},{b}.
-struct Case {
-  explicit Case(const std::string& line)
+struct OptionCase {
+  explicit OptionCase(const std::string& line)
       : p("mesh @m [a=2, b=2]\ngraph {\n %x: f32[8,8] @m {a},{b}\n %w: f32[8,8] @m {},{}\n " +
           line + "\n return %0\n}") {}
 
@@ -40,19 +40,19 @@ struct Case {
 };
 
 TEST(PlanOptions, AxesShardTheDimensionWhereTheyAreOrNothing) {
-  const Case exp("%0: f32[8,8] = aten::exp(%x)");
+  const OptionCase exp("%0: f32[8,8] = aten::exp(%x)");
   EXPECT_THAT(exp.FactorsByGroup(),
               ElementsAre(UnorderedElementsAre(0, -1), UnorderedElementsAre(1, -1)));
 }
 
 // Without them, each of their devices would do the same work.
 TEST(PlanOptions, AxesOfAnOperandOfAProductMustShardIt) {
-  const Case product("%0: f32[8,8] = aten::mm(%x, %w)");
+  const OptionCase product("%0: f32[8,8] = aten::mm(%x, %w)");
   EXPECT_THAT(product.FactorsByGroup(), ElementsAre(ElementsAre(0), ElementsAre(1)));
 }
 
 TEST(PlanOptions, AChoiceIsAnOptionForEachGroup) {
-  const Case product("%0: f32[8,8] = aten::mm(%x, %w)");
+  const OptionCase product("%0: f32[8,8] = aten::mm(%x, %w)");
   const std::vector<Option> both = {product.node.by_group[0][0], product.node.by_group[1][0]};
   const Choice choice = product.options.MakeChoice(0, 0, both, product.node.wishes);
   ASSERT_EQ(choice.cut.size(), 3u);

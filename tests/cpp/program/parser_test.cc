@@ -16,12 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Program ParsedOf(absl::string_view text) {
-  auto program = Program::Parse(text);
-  EXPECT_TRUE(program.ok()) << program.status();
-  return program.ok() ? *std::move(program) : Program();
-}
-
 TEST(ProgramParser, EveryFormRoundTrips) {
   const Program program = ParsedOf(kSyntax);
   EXPECT_EQ(program.ToString(), kSyntax);

@@ -15,12 +15,6 @@
 namespace spmd::program {
 namespace {
 
-Program ParsedOf(absl::string_view text) {
-  auto program = Program::Parse(text);
-  EXPECT_TRUE(program.ok()) << program.status();
-  return program.ok() ? *std::move(program) : Program();
-}
-
 TEST(ProgramTest, FingerprintIgnoresNamesAndSourcesOnly) {
   const Program program = ParsedOf(kSyntax);
   const auto fingerprint = program.ComputeFingerprint();

@@ -2,6 +2,11 @@
 // The text of a program in which every clause of the syntax occurs.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include "absl/strings/string_view.h"
+#include "csrc/program/program.h"
+
 namespace spmd::program {
 
 inline constexpr char kSyntax[] = R"(mesh @m [data=2, model=4]
@@ -35,5 +40,11 @@ program {
   return %17 -> %w, %6, %17
 }
 )";
+
+inline Program ParsedOf(absl::string_view text) {
+  auto program = Program::Parse(text);
+  EXPECT_TRUE(program.ok()) << program.status();
+  return program.ok() ? *std::move(program) : Program();
+}
 
 }  // namespace spmd::program

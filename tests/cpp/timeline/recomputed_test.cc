@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<bool> Of(const std::string& body) {
+std::vector<bool> RecomputedIn(const std::string& body) {
   const auto program = program::Program::Parse(
       "mesh @m [x=4]\nprogram {\n %a: f32[8,8] @m {x},{}\n %b: f32[8,8] @m {},{}\n" + body + "}\n");
   EXPECT_TRUE(program.ok()) << program.status();
@@ -19,7 +19,7 @@ std::vector<bool> Of(const std::string& body) {
 }
 
 TEST(Recomputed, ACallOfEqualValuesIsComputedAgain) {
-  EXPECT_THAT(Of(" %0: f32[8,8] @m {x},{} = call aten::exp(%a)\n"
+  EXPECT_THAT(RecomputedIn(" %0: f32[8,8] @m {x},{} = call aten::exp(%a)\n"
                  " %1: f32[8,8] @m {x},{} = call aten::exp(%a) task(2)\n"
                  " %2: f32[8,8] @m {x},{} = call aten::relu(%0)\n"
                  " %3: f32[8,8] @m {x},{} = call aten::relu(%1)\n"
@@ -28,7 +28,7 @@ TEST(Recomputed, ACallOfEqualValuesIsComputedAgain) {
 }
 
 TEST(Recomputed, AMoveDoesNotChangeAValue) {
-  EXPECT_THAT(Of(" %0: f32[8,8] @m {},{} = all_gather(%a) {x} dim(0)\n"
+  EXPECT_THAT(RecomputedIn(" %0: f32[8,8] @m {},{} = all_gather(%a) {x} dim(0)\n"
                  " %1: f32[8,8] @m {},{} = call aten::exp(%0)\n"
                  " %2: f32[8,8] @m {x},{} = call aten::exp(%a)\n return %1, %2\n"),
               ElementsAre(false, false, true));
@@ -36,7 +36,7 @@ TEST(Recomputed, AMoveDoesNotChangeAValue) {
 
 TEST(Recomputed, OtherAttributesAndRandomNumbersAreNew) {
   EXPECT_THAT(
-      Of(" %0: f32[8] @m {x} = call aten::amax(%a, dim=[1], keepdim=false)\n"
+      RecomputedIn(" %0: f32[8] @m {x} = call aten::amax(%a, dim=[1], keepdim=false)\n"
          " %1: f32[8] @m {} = call aten::amax(%a, dim=[0], keepdim=false)\n"
          " %2: f32[8,8] @m {x},{}, %3: bool[8,8] @m {x},{} = call spmd::dropout(%a, p=0.5, seed=1, "
          "counter=2, offset=[0,0], global_size=[8,8])\n"
