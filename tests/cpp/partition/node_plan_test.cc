@@ -11,7 +11,7 @@
 namespace spmd::partition {
 namespace {
 
-constexpr char kAddedAndSummed[] = R"(mesh @m [a=2, b=2]
+constexpr char kOps[] = R"(mesh @m [a=2, b=2]
 graph {
   %x: f32[4,6]
   %w: f32[6,8]
@@ -37,7 +37,7 @@ class NodePlanTest : public testing::Test {
     return Text(p_.Plan(id, axes));
   }
 
-  Planned p_{kAddedAndSummed};
+  Planned p_{kOps};
 };
 
 TEST_F(NodePlanTest, AFactorShardsEachTensorThatHasIt) {

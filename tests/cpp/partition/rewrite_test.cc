@@ -14,7 +14,7 @@ namespace {
 
 using Replaced = absl::StatusOr<std::optional<std::vector<ir::ValueId>>>;
 
-constexpr char kSumOfDoubles[] = R"(mesh @m [a=2]
+constexpr char kThreeOps[] = R"(mesh @m [a=2]
 graph {
   scalar $0: float
   %x: f32[4] @m {a}
@@ -26,15 +26,15 @@ graph {
 )";
 
 TEST(Rewrite, WithoutReplacementsItIsACopy) {
-  const ir::Graph graph = *ir::Graph::Parse(kSumOfDoubles);
+  const ir::Graph graph = *ir::Graph::Parse(kThreeOps);
   const auto copy =
       Rewrite(graph, [](auto&, const auto&, ir::NodeId, auto) -> Replaced { return std::nullopt; });
   ASSERT_TRUE(copy.ok()) << copy.status();
-  EXPECT_EQ(copy->ToString(), kSumOfDoubles);
+  EXPECT_EQ(copy->ToString(), kThreeOps);
 }
 
 TEST(Rewrite, AReplacementGetsTheAnnotationAndItsUsers) {
-  const ir::Graph graph = *ir::Graph::Parse(kSumOfDoubles);
+  const ir::Graph graph = *ir::Graph::Parse(kThreeOps);
   const auto rewritten = Rewrite(
       graph,
       [](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
@@ -58,11 +58,11 @@ graph {
 }
 
 TEST(Rewrite, OnlyWhatLeavesTheGraphIsLive) {
-  EXPECT_THAT(LiveNodes(*ir::Graph::Parse(kSumOfDoubles)), testing::ElementsAre(true, true, false));
+  EXPECT_THAT(LiveNodes(*ir::Graph::Parse(kThreeOps)), testing::ElementsAre(true, true, false));
 }
 
 TEST(Rewrite, AResultThatIsLeftOutCannotBeUsed) {
-  const ir::Graph graph = *ir::Graph::Parse(kSumOfDoubles);
+  const ir::Graph graph = *ir::Graph::Parse(kThreeOps);
   const auto rewritten = Rewrite(graph, [](auto&, const auto&, ir::NodeId id, auto) -> Replaced {
     if (id != 0) return std::nullopt;
     return std::vector<ir::ValueId>{ir::kNoValue};

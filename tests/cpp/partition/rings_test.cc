@@ -42,7 +42,7 @@ struct Case {
   int keys = 16;
 };
 
-ir::Graph GraphOf(const Case& c) {
+ir::Graph RingOf(const Case& c) {
   const std::string text =
       absl::StrReplaceAll(kAttention, {{"$mesh", c.mesh},
                                        {"$cut", c.cut},
@@ -108,7 +108,7 @@ TEST(Rings, AreExactAndSendKeysAndValuesOnceAround) {
           std::tuple{"context=2, model=2", "{},{model},{context},{}", 2},
           std::tuple{"a=2, b=2", "{},{},{a,b},{}", 1}}) {
       SCOPED_TRACE(absl::StrCat(mesh, causal ? " causal" : ""));
-      const ir::Graph graph = GraphOf({mesh, cut, causal});
+      const ir::Graph graph = RingOf({mesh, cut, causal});
       const Compiled compiled = CompiledIn(graph, kLittle);
       ASSERT_EQ(compiled.in_rings.ops,
                 (std::vector<std::string>{"spmd::attention", "spmd::attention_backward"}));
@@ -127,7 +127,7 @@ TEST(Rings, AreExactAndSendKeysAndValuesOnceAround) {
 }
 
 TEST(Rings, AreForProgramsThatDoNotFit) {
-  const ir::Graph graph = GraphOf({.causal = true});
+  const ir::Graph graph = RingOf({.causal = true});
   const Compiled free = CompiledIn(graph, 0);
   EXPECT_TRUE(free.in_rings.ops.empty());
   EXPECT_EQ(free.in_rings.ToString(), "");
@@ -147,7 +147,7 @@ TEST(Rings, AreForProgramsThatDoNotFit) {
 }
 
 TEST(Rings, HalfTypesAreSummedInFloat) {
-  const ir::Graph graph = GraphOf({.type = "bf16"});
+  const ir::Graph graph = RingOf({.type = "bf16"});
   const Compiled compiled = CompiledIn(graph, 256);
   ASSERT_EQ(compiled.in_rings.ops.size(), 2u);
   Collectives expected;
@@ -162,13 +162,13 @@ TEST(Rings, AreLeftOutWhereBlocksDoNotMeet) {
   const Case uneven{.mesh = "context=3"}, whole_heads{.cut = "{},{context},{},{}", .causal = true},
       unequal{.causal = true, .keys = 8};
   for (const Case& c : {uneven, whole_heads, unequal}) {
-    const ir::Graph graph = GraphOf(c);
+    const ir::Graph graph = RingOf(c);
     const Compiled compiled = CompiledIn(graph, kLittle);
     EXPECT_TRUE(compiled.in_rings.ops.empty()) << compiled.program.ToString();
     ExpectComputes(graph, compiled.program);
   }
   // Not causal, they may differ in length.
-  const ir::Graph graph = GraphOf({.keys = 8});
+  const ir::Graph graph = RingOf({.keys = 8});
   const Compiled compiled = CompiledIn(graph, kLittle);
   EXPECT_EQ(compiled.in_rings.ops.size(), 2u);
   ExpectComputes(graph, compiled.program);
