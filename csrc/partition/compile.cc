@@ -175,8 +175,15 @@ std::shared_ptr<const SearchedPlan> ForLater(const ir::Graph& graph, const Found
   return searched;
 }
 
+// Whether devices have values of their own.
+bool HasRegions(const ir::Graph& graph) {
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                     [](const ir::Node& node) { return node.manual != 0; });
+}
+
 // Whether any axis is in use. A graph without axes needs no plan: everything is one tile.
 bool UsesAxes(const ir::Graph& graph) {
+  if (HasRegions(graph)) return true;
   for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
     const auto& annotation = graph.value(v).annotation;
     if (annotation && annotation->sharding.UsedAxes() != 0) return true;
@@ -287,7 +294,8 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   };
   std::optional<Joined> joined;
   SPMD_RETURN_IF_ERROR(pipeline.Pass("reshard", [&] {
-    joined = JoinLanes(out.graph, factors, lowering.plans);
+    // Regions on local shapes have no lanes.
+    if (!HasRegions(out.graph)) joined = JoinLanes(out.graph, factors, lowering.plans);
     if (joined.has_value()) {
       lowering.graph = &joined->graph;
       lowering.factors = &joined->factors;

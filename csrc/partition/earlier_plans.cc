@@ -22,6 +22,7 @@ class FormMaker {
       print_.Add(absl::MakeConstSpan(d.axes)).Add(d.open).Add(d.chunk != 0);
     }
     print_.Add(absl::MakeConstSpan(s.unreduced)).Add(static_cast<int>(s.reduce_kind));
+    print_.Add(absl::MakeConstSpan(s.manual));
   }
   // Numbers of dimensions are taken as they are. Others are positions, sizes and repetitions; those
   // that belong to a shape are in the types of the op's results.
@@ -66,7 +67,7 @@ bool AreNear(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
 bool SameAxes(const Sharding& a, const Sharding& b) {
   return std::equal(a.dims.begin(), a.dims.end(), b.dims.begin(), b.dims.end(),
                     [](const DimSharding& x, const DimSharding& y) { return x.axes == y.axes; }) &&
-         a.unreduced == b.unreduced;
+         a.unreduced == b.unreduced && a.manual == b.manual;
 }
 
 void AddOps(const ir::Graph& graph, ir::Fingerprinter& print) {
