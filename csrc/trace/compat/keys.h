@@ -31,6 +31,13 @@ using c10::impl::IncludeDispatchKeyGuard;
 // The dispatch key of these kernels, which PyTorch reserves and does not use. As above.
 inline constexpr c10::DispatchKey kReservedKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
+// The key of ops in the function of a manual region, which PyTorch reserves and does not use, above
+// the levels of torch.func. Instead: none above autograd. Without: shard_map raises.
+inline constexpr c10::DispatchKey kRegionKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+inline void IncludeKey(c10::DispatchKey key, bool included) {
+  c10::impl::tls_set_dispatch_key_included(key, included);
+}
+
 // The keys of a thread, for steps of a region that run later. Instead: at::ThreadLocalState, which
 // has more. Without: functions of regions do not run on shards.
 using LocalDispatchKeySet = c10::impl::LocalDispatchKeySet;
