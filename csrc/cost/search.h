@@ -7,7 +7,7 @@
 // each other.
 //
 // Where all axes have one bandwidth and nothing is reduced, no move is cheaper and the search ends
-// at once. On up to kSeparateAxes sub-axes each moves by itself; on more, sub-axes that stay
+// at once. On up to kSeparateAxes sub-axes each moves alone; on more, sub-axes that stay
 // adjacent move together. The usual plan stands if the sharding needs more than kMaxAtoms of these
 // or kMaxExpanded states were expanded. Ties go to the state that was found first, so the result
 // depends on the arguments alone.

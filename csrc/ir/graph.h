@@ -131,7 +131,7 @@ struct Output {
   ValueId becomes = kNoValue;  // the input whose buffer it replaces, if any
   // A gradient to which later programs go on adding, so that it may stay unreduced.
   bool may_stay_unreduced = false;
-  // A value that somebody still holds and nobody has asked for, so that it may stay unreduced. What
+  // A value that someone still holds and nobody has asked for, so that it may stay unreduced. What
   // uses it later reduces it.
   bool held = false;
 };

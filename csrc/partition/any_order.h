@@ -7,7 +7,7 @@
 
 namespace spmd::partition {
 
-// True if the op works on each index of the factor by itself, or sums over all of them. That is:
+// True if the op works on each index of the factor alone, or sums over all of them. That is:
 // the factor may be sharded at any index, it is a whole dimension of every tensor that has it, no
 // window reads it, and no attribute says where along it a tile begins.
 bool IsInAnyOrder(const propagate::NodeFactors& factors, const rules::OpCall& call, int factor);

@@ -6,7 +6,7 @@
 // their results are used, and optimizers compute roots and decayed weights of all parameters before
 // they update the first. So
 //
-//   - a reduction, or a move that makes its operand smaller, goes right behind the instruction that
+//   - a reduction, or a move that makes its operand smaller, goes right after the instruction that
 //     makes the operand if nothing else uses it: a gradient is reduced and cut as soon as it
 //     exists;
 //   - an element-wise call, and a move that makes its operand larger, go to the first use of their

@@ -27,7 +27,7 @@ struct CompileOptions {
   int64_t memory_limit = 0;
   // True: the verifier runs between passes. In debug builds it always does.
   bool verify = false;
-  // Gathers of more bytes per device than this cause a warning if the work behind them is repeated.
+  // Gathers of more bytes per device than this cause a warning if the work after them is repeated.
   int64_t warn_gather_bytes = int64_t{16} << 20;
   // The plan of a graph that differs from this one only in sizes (EarlierPlans), or null. It is
   // taken over, without propagation and search, if the first passes make a graph with the same ops

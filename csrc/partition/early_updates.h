@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the update of each parameter into the backward pass, right behind its gradient, which is
+// Puts the update of each parameter into the backward pass, right after its gradient, which is
 // given up there.
 //
 //   %1: … = call dweight                 of the last layer       %1: … = call dweight
@@ -11,9 +11,9 @@
 // Behind the last call of the backward pass that does more than single elements, instructions that
 // use each other's results make a group: the update of one parameter, or of all, where they share a
 // norm. A group is moved up to where its operands are made and nothing else uses the inputs that it
-// replaces, if less is held behind it than before it, and if there is room for what it holds
-// meanwhile. The others run behind the backward pass, one after the other. Where a collective makes
-// the gradient, the group would wait for it, so it goes some instructions behind it: as many, of a
+// replaces, if less is held after it than before it, and if there is room for what it holds
+// meanwhile. The others run after the backward pass, one after the other. Where a collective makes
+// the gradient, the group would wait for it, so it goes some instructions after it: as many, of a
 // few numbers, as memory allows.
 #pragma once
 

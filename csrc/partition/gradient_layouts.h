@@ -3,7 +3,7 @@
 //
 // An output without `becomes` may leave in any layout. If a backward pass computes it, what follows
 // is most likely the update of a parameter of its type, in another program: of an optimizer that
-// reads a number first, or behind a norm that the script has read. The gradient of a leaf is
+// reads a number first, or after a norm that the script has read. The gradient of a leaf is
 // annotated with the leaf's mark. Any other one (torch.autograd.grad) leaves in a layout of the
 // graph's inputs of this type where that sends no more bytes than to leave it as it is made:
 //

@@ -52,7 +52,7 @@ class PartialPlan {
   using Changes = std::vector<std::pair<ir::NodeId, NodePlan>>;  // a node and its plan before
   void BeginTrial() { in_trial_.assign(plans_.size(), 0); }
   Changes EndTrial();
-  // Exchanges the plans of the nodes with those in `changes`. This is no news for any node.
+  // Exchanges the plans of the nodes with those in `changes`. No node takes this as news.
   void Exchange(Changes& changes);
 
   std::vector<NodePlan> TakePlans() && { return std::move(plans_); }

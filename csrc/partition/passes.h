@@ -26,7 +26,7 @@ absl::Status Simplify(ir::Graph& graph);
 // batch_indices.cc: turns dimensions that an index numbers one by one into batch dimensions.
 absl::Status BatchIndices(ir::Graph& graph);
 
-// reorder.cc: where a view merges dimensions of which a later one is sharded, puts the chain behind
+// reorder.cc: where a view merges dimensions of which a later one is sharded, puts the chain after
 // it in an order in which the merged dimension can be sharded. True if it changed any; then
 // `factors`, those of `graph` before the call, are stale. `apart` is described at Compiled.
 // Requires: `graph` is propagated.
@@ -67,7 +67,7 @@ struct Lowering {
 // layout.
 absl::Status Reshard(Lowering& lowering);
 
-// Something that the user should know but that is no error: "gathers 12 MiB of …".
+// Something that the user should know but that is not an error: "gathers 12 MiB of …".
 struct Warning {
   std::string key;  // each key is warned about once
   std::string text;
@@ -97,7 +97,7 @@ bool MayFailOnValues(const program::Program& program, const program::Instruction
 int LastThatMayFail(const program::Program& program);
 
 // finish.cc: marks donated inputs, decides which operands are overwritten, and inserts frees.
-// Donated inputs are overwritten only behind instruction `may_write_after`; by default, behind the
+// Donated inputs are overwritten only after instruction `may_write_after`; by default, after the
 // last one for whose failure the compiler plans.
 inline constexpr int kAfterAllCalls = -2;
 void Finish(program::Program& program, const UpdateHints& updates,

@@ -2,8 +2,8 @@
 // The prices of plans: their ops and the moves between them, in seconds as the search weighs them.
 //
 // A move off the path between the first contraction and the last (of a weight on its way there, or
-// of a gradient after it) runs beside other work and weighs an eighth. Partial sums whose users are
-// not decided may be reduced later, and weigh half.
+// of a gradient after it) runs next to other work and weighs an eighth. Partial sums whose users
+// are not decided may be reduced later, and weigh half.
 #pragma once
 
 #include <vector>

@@ -34,7 +34,7 @@ enum class DimsUse : uint8_t {
   // Combines the elements over the dimensions `dim` (all of them if it is empty or there is none),
   // which are left out unless `keepdim`.
   kReduces,
-  kAlong,  // along the dimension `dim`, for each index of the other dimensions by itself
+  kAlong,  // along the dimension `dim`, for each index of the other dimensions alone
   // The same, also along several dimensions `dims`, and the result may lack the dimension, or have
   // it in another size.
   kInDim,

@@ -132,7 +132,7 @@ constexpr auto Rows(const Parts&... parts) {
   return rows;
 }
 
-// The rows, of which none can fail.
+// The rows. None of them can fail.
 template <size_t n>
 constexpr std::array<Row, n> CannotFail(std::array<Row, n> rows) {
   for (Row& row : rows) row = row.CannotFail();

@@ -21,7 +21,7 @@ struct UserRule {
   // How results that lack a factor combine when it is sharded: "sum" (the default), "prod", "max",
   // …
   std::vector<std::pair<std::string, std::string>> kinds;
-  std::vector<int> each;     // operands of which any one may be unreduced (sum)
+  std::vector<int> each;     // any one of these operands may be unreduced (sum)
   std::vector<int> jointly;  // operands that may be unreduced (sum) all at once
   // Attributes of the call on tiles that differ from those of the global call, in the text form of
   // programs: {"size", "[size(r0,0), 4]"}.

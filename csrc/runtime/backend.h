@@ -36,7 +36,7 @@ class Backend {
   // True if a mesh may have more devices than num_devices(): nobody set the number of virtual
   // devices.
   virtual bool elastic() const = 0;
-  // True if somebody has said how many devices there are.
+  // True if someone has said how many devices there are.
   virtual bool count_is_given() const { return false; }
   virtual const machine::Machine& machine() const = 0;
   // Where the tiles of device `id` are.
@@ -83,7 +83,7 @@ class Backend {
     exact_sums_ = exact_sums;
   }
   bool exact_sums() const { return exact_sums_; }
-  // An exchange in which this process sends so many bytes goes on beside what does not wait for it.
+  // An exchange in which this process sends so many bytes goes on during what does not wait for it.
   // Every process decides for itself: what is exchanged, and in which order, is the same either
   // way. kNoOverlap, the default: none does.
   static constexpr int64_t kNoOverlap = -1;

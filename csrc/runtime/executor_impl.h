@@ -84,7 +84,7 @@ struct LoadedProgram::Impl {
   // With several processes: when they vote, the same in every process.
   void FindVotes();
 
-  // Finds what runs beside exchanges.
+  // Finds what runs during exchanges.
   void FindOverlaps();
 
   // How this process has failed, with several processes, until they vote.

@@ -42,7 +42,7 @@ class PendingRun {
   absl::StatusOr<TiledTensorPtr> Result(int output, bool take);
   // Waits. All results; null for one that was taken or was not computed.
   std::vector<TiledTensorPtr> Results() const;
-  // Sets the result for `output` of a failed run, which somebody computed in another way.
+  // Sets the result for `output` of a failed run, which someone computed in another way.
   void Amend(int output, TiledTensorPtr result);
   // Waits. The arguments that a failed run did not take. `value` is null for those that it took,
   // and for all after success.

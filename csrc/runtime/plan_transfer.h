@@ -17,7 +17,7 @@ namespace spmd::runtime {
 
 // Fills in plan.transfer and lets the tiles of this process read what it receives. `make` gives
 // each tile as a process makes it, of the tiles of all processes; plan.tiles has those of this one.
-// With `one_by_one` every partial sum travels by itself.
+// With `one_by_one` every partial sum travels alone.
 void PlanTransfer(const Placement& from, const Placement& to, const Peers& peers, bool one_by_one,
                   absl::FunctionRef<TileMove(int64_t index, int process)> make, MovePlan& plan);
 

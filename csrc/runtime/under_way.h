@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work that goes on while the caller does something else: an exchange beside computation.
+// Work that goes on while the caller does something else: an exchange during computation.
 #pragma once
 
 #include <exception>

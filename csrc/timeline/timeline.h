@@ -13,7 +13,7 @@
 // what csrc/timeline/collective.h says.
 //
 // Left out: arithmetic outside of products, the cost of a kernel's start, collectives that slow
-// down the memory of the calls beside them, contention of collectives whose levels differ, the
+// down the memory of the calls meanwhile, contention of collectives whose levels differ, the
 // host, and stragglers.
 #pragma once
 

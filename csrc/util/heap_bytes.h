@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes of the heap an object holds beside its own size, for caches that are bounded by
+// How many bytes of the heap an object holds on top of its own size, for caches that are bounded by
 // bytes.
 //
 //   struct Node { std::string op; std::vector<int> operands; };

@@ -56,9 +56,9 @@ struct Options {
   bool distributed = true;
   double timeout = 1800;  // seconds that the processes of a job wait for each other
   // Sums between processes have the bits of one process that runs tile by tile: every partial sum
-  // travels by itself. For tests.
+  // travels alone. For tests.
   bool exact = false;
-  // Exchanges between processes go on beside computation. Not set: where each process of the host
+  // Exchanges between processes go on during computation. Not set: where each process of the host
   // has a core more than it has threads.
   std::optional<bool> overlap;
   // The memory of tiles is kept for later ones (csrc/runtime/one_place/tile_memory.h).

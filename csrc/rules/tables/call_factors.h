@@ -41,7 +41,7 @@ class CallFactors {
 
   int Add(int64_t size);
   int AddWhole(int64_t size);
-  // Both throw if there is no such dimension.
+  // Both throw if the dimension does not exist.
   void OverOperand(int operand, int dim, int factor);
   void OverResult(int dim, int factor, int result = 0);
   // Appends the factor to a dimension that is read through the window `needed`, a function of

@@ -36,7 +36,7 @@ absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph
 absl::StatusOr<OpFactors> FlipFactors(const OpCall& call);
 
 // spmd::roll_start(x, x): a roll by a number that is known at run time, by at most `reach` indices
-// and to one side. The second operand is read through a window of what lies beside a shard.
+// and to one side. The second operand is read through a window of what lies next to a shard.
 absl::StatusOr<OpFactors> RollStartFactors(const OpCall& call);
 // roll: rolled dimensions are read in another order, which one exchange brings about. Without dims
 // it rolls the elements in row-major order, as a vector.

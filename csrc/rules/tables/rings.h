@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that are written in steps, of which each needs one block of a dimension that the op needs
+// Ops that are written in steps. Each step needs one block of a dimension that the op needs
 // whole. Over a ring of n devices the blocks travel: the dimension is written as n blocks, sharded
 // by number, and rolled by one between two steps.
 //

@@ -35,7 +35,7 @@ struct Sliding {
     return CheckedAdd(
         FloorDiv(CheckedSub(CheckedAdd(input, CheckedMul(2, padding)), span()), stride), 1);
   }
-  // The fewest inputs of which there are so many outputs.
+  // The fewest inputs that give so many outputs.
   int64_t InputSize(int64_t output) const {
     return CheckedAdd(CheckedSub(CheckedMul(CheckedSub(output, 1), stride), CheckedMul(2, padding)),
                       span());

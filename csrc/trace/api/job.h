@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a script does as one of several processes, beside running programs. All functions take the
-// session's lock.
+// What a script does as one of several processes, other than running programs. All functions take
+// the session's lock.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs of other machines from one trace, and planning beside another backend.
+// Programs of other machines from one trace, and planning next to another backend.
 #pragma once
 
 #include <memory>

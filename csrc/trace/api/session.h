@@ -121,7 +121,7 @@ class Session {
                                              const std::vector<int64_t>& dims);
   absl::Status LoadLocalShards(const at::Tensor& tensor, const std::vector<ShardData>& shards);
   // The tensor's own tiles if nobody else holds them, otherwise new ones, whose contents are
-  // anything. Runs what is pending. Requires: the tensor is no view (csrc/trace/run/read_host.h:
+  // anything. Runs what is pending. Requires: the tensor is not a view (csrc/trace/run/read_host.h:
   // ReadsAlone). Until PutParts, the tensor is what it was, and its own tiles are what is written
   // to them.
   absl::StatusOr<PartsToFill> MakePartsToFill(const at::Tensor& tensor);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a graph by itself: on whole values, or as a device runs it on its tiles.
+// One call of a graph alone: on whole values, or as a device runs it on its tiles.
 //
 //   %0: f32[10,4] = aten::slice.Tensor(%x, dim=0, start=0, end=10, step=1)
 // on the second of two tiles, its results rows 5 to 9 and its operand rows 5 to 9, is

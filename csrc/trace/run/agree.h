@@ -27,7 +27,7 @@ namespace spmd::trace {
 // Peers::Exchange.
 absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live, const std::string& why);
 
-// Before a value is read of which this process does not hold all. `why` is what reads it.
+// Before a value is read that this process holds only in part. `why` is what reads it.
 absl::Status AgreeOnRead(SessionState& state, const Value& value, const std::string& why);
 
 // What each process says, by rank, in a round of its own. `doing` is what this process does, for

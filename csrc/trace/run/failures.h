@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a failed run does to what is pending: values that depend on a lost value are given up, and
-// an optimizer step of which one value is lost is lost as a whole.
+// an optimizer step that lost one value is lost as a whole.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ struct Misfit {
   enum class Kind : uint8_t {
     kLost,    // an input is lost
     kTerms,   // an input is a partial sum for one of the two
-    kHeld,    // a value is held that is no result
+    kHeld,    // a value is held that is not a result
     kAsked,   // a value that is a partial sum there is asked for
     kForm,    // a result has another form than a mark refers to
     kLayout,  // a Buffer would get another layout than that in which it has settled

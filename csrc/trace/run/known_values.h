@@ -26,7 +26,7 @@ namespace spmd::trace {
 
 using KnownPtr = std::shared_ptr<Known>;
 
-// A run of a program of which some results are known.
+// A run of a program that has some known results.
 struct KnownRun {
   std::shared_ptr<CompiledProgram> program;
   std::vector<c10::Scalar> scalars;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides where pending work runs by itself, since a loop that reads nothing would record for ever.
+// Decides where pending work runs unasked, since a loop that reads nothing would record for ever.
 //
 //   for x in loader:                 tape  a b c  a b c  a b c  …
 //       total += loss(model(x))

@@ -34,7 +34,7 @@ struct Mark {
   PartitionSpec spec;
   bool of_parameter = false;  // set on a leaf that requires a gradient; says nothing of shards
   // Names what was marked, for messages: "parameter 'fc.weight' that shard_module marked at
-  // train.py:20". It may be empty, and is no part of what marks are compared by.
+  // train.py:20". It may be empty, and marks are compared without it.
   std::string name;
 };
 using MarkPtr = std::shared_ptr<const Mark>;
