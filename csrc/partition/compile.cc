@@ -494,13 +494,14 @@ absl::StatusOr<bool> CompileAs(const CompileOptions& options, MoveMemo& moves, P
   planning.into_made = planning.earlier->into_made;
   const auto run = [&]() -> absl::Status {
     SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
+    const machine::Machine limited = Limited(options);
+    // Decompositions leave no op that may go in rings.
+    const bool may_go_in_rings = limited.memory_bytes > 0 && MayGoInRings(planning.out.graph);
     SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, moves, /*sharded=*/true, planning));
     SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, quiet.options(), planning.factors,
                                     std::move(planning.plans), planning.out));
-    const machine::Machine limited = Limited(options);
-    const bool is_short =
-        limited.memory_bytes > 0 && planning.out.gathered_again.bytes_after > MemoryToFill(limited);
-    return is_short && MayGoInRings(planning.out.graph) ? DoesNotFit() : absl::OkStatus();
+    const bool is_short = planning.out.gathered_again.bytes_after > MemoryToFill(limited);
+    return may_go_in_rings && is_short ? DoesNotFit() : absl::OkStatus();
   };
   const absl::Status status = run();
   if (absl::IsFailedPrecondition(status)) return false;

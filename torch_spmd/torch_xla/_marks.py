@@ -29,7 +29,7 @@ _marked: Any = WeakTensorKeyDictionary()  # the tensors that `mark` has seen
 def state(t: Tensor) -> str:
     """`UPLOADED` for host data, `PENDING` for a value not computed yet, "" for a stored value."""
     text = _C.explain(t)
-    if not text.startswith("marked "):
+    if not re.search(r"^(.*: )?marked .* on mesh \[", text):
         return next((state for state in (UPLOADED, PENDING) if text.startswith(state)), "")
     if not asked_of_graph([t])[1][0].startswith("%x"):
         return PENDING

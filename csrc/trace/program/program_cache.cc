@@ -66,7 +66,11 @@ std::vector<CachedProgramPtr> ProgramCache::Find(const Hash128& key) {
 }
 
 void ProgramCache::Insert(CachedProgramPtr program) {
-  if (program->program->explained) NoteExplained(program->program);
+  if (program->program->explained) {
+    NoteExplained(program->program);
+  } else {
+    program->program->compiled.graph = ir::Graph();
+  }
   by_key_[Kept(program->key)].push_back(program);
   recent_.push_front(std::move(program));
   entries_[recent_.front().get()].place = recent_.begin();

@@ -128,6 +128,8 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
     program->traced = std::move(lowered.graph);
     SPMD_RETURN_IF_ERROR(compile());
   }
+  // What is taken over has no reasons; they are found when they are asked for.
+  program->explained = program->earlier == nullptr;
   event.reason += ChosenForMemory(program->compiled);
   event.compile_ms = MillisecondsSince(start);
 

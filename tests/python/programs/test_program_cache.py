@@ -4,6 +4,7 @@ shapes, views and warnings that a process has seen."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -262,9 +263,10 @@ def test_marks_are_compared() -> None:
         assert tuple(spmd.sharding_of(y).spec) == spec
 
 
-MARKED_LATER = """
-    import torch, torch_spmd as spmd
-    from torch_spmd import _C
+MARKED_LATER = f"""
+    import sys, torch, torch_spmd as spmd
+    sys.path.append({os.path.dirname(reported.__code__.co_filename)!r})
+    from reported import reported
 
     mesh = spmd.make_mesh((1, 1), ("data", "model"))
     w = torch.ones(4, 4).to("spmd")
