@@ -247,7 +247,8 @@ MovePlan PlanMove(const TensorType& type, const Grid& grid, const Sharding& from
   if (source == target) return plan;
   plan.steps = UsualPlan(type, grid, source, target, prices).Run();
   plan.seconds = Seconds(plan.steps);
-  if (plan.seconds > 0) {
+  // The search takes every axis for one that may shard the value.
+  if (plan.seconds > 0 && source.manual.empty()) {
     if (auto steps =
             FindCheaperMove(type, grid, source, target, prices, plan.seconds * (1 - kNothing))) {
       plan.steps = *std::move(steps);

@@ -102,7 +102,8 @@ Fingerprinter& Fingerprinter::Add(const Sharding& sharding) {
   for (const DimSharding& dim : sharding.dims) {
     Add(absl::MakeConstSpan(dim.axes)).Add(dim.chunk).Add(dim.open);
   }
-  return Add(absl::MakeConstSpan(sharding.unreduced)).Add(static_cast<int>(sharding.reduce_kind));
+  Add(absl::MakeConstSpan(sharding.unreduced)).Add(static_cast<int>(sharding.reduce_kind));
+  return sharding.manual.empty() ? *this : Add(absl::MakeConstSpan(sharding.manual));
 }
 
 Fingerprinter& Fingerprinter::Add(const Grid& grid) {

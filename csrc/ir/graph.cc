@@ -79,11 +79,27 @@ NodeId Graph::AddNode(NodeSpec spec, absl::Span<const TensorType> results) {
   node.first_result = num_values();
   node.num_results = static_cast<int>(results.size());
   const NodeId id = num_nodes();
+  for (const ValueId v : node.operands) {
+    if (v < 0 || v >= num_values() || values_[v].manual == 0) continue;
+    node.manual |= values_[v].manual;
+    node.manual_grid = values_[v].manual_grid;
+  }
+  AxisMask made = node.manual;
+  // What cannot be read is an error of Verify.
+  if (auto border = ParseBorder(node.attributes, grids_, grid_names_);
+      border.ok() && *border != nullptr) {
+    node.border = *std::move(border);
+    made = node.border->enters ? made | node.border->axes() : made & ~node.border->axes();
+    node.manual |= node.border->axes();
+    node.manual_grid = node.border->grid;
+  }
   for (int k = 0; k < node.num_results; ++k) {
     Value value;
     value.type = results[k];
     value.producer = id;
     value.index = k;
+    value.manual = made;
+    value.manual_grid = node.manual_grid;
     AddValue(std::move(value));
   }
   nodes_.push_back(std::move(node));
@@ -92,6 +108,15 @@ NodeId Graph::AddNode(NodeSpec spec, absl::Span<const TensorType> results) {
 
 ValueId Graph::Add(NodeSpec spec, TensorType result) {
   return this->result(AddNode(std::move(spec), absl::MakeConstSpan(&result, 1)));
+}
+
+void Graph::Annotate(ValueId id, Annotation annotation) {
+  Value& value = values_[id];
+  if (value.producer == kNoNode) {
+    value.manual = annotation.sharding.ManualAxes();
+    value.manual_grid = annotation.grid;
+  }
+  value.annotation = std::move(annotation);
 }
 
 void Graph::SetCut(NodeId id, int grid, std::vector<FactorCut> cut) {

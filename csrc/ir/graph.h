@@ -43,6 +43,10 @@
 //
 //   return %3 -> %w unreduced, %4 held
 //
+// In a manual region a value has local sizes, and each device along its manual axes has its own
+// (csrc/ir/border.h). A result has the manual axes of its operands, as borders change them. An
+// input has those of its annotation: @m~ {},{} manual{x}.
+//
 // Unnamed values are called %0, %1, … in order of creation.
 #pragma once
 
@@ -57,6 +61,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "csrc/ir/attributes.h"
+#include "csrc/ir/border.h"
 #include "csrc/ir/fingerprint.h"
 #include "csrc/ir/type.h"
 #include "csrc/mesh/grid.h"
@@ -86,6 +91,8 @@ struct Value {
   int index = 0;     // which result of the producer, or which input
   std::string name;  // without '%'; unique
   std::optional<Annotation> annotation;
+  AxisMask manual = 0;  // of manual_grid
+  int manual_grid = 0;
 };
 
 // A Tensor[] argument: operands [begin, begin + size).
@@ -121,6 +128,11 @@ struct Node {
   int32_t source = -1;  // index into Graph::sources(), or -1
   std::optional<std::vector<FactorCut>> cut;  // set by the pass `choose`
   int cut_grid = 0;
+  // Follow from the operands and the attributes. `manual`: of the operands and the results, axes of
+  // manual_grid.
+  std::shared_ptr<const Border> border;
+  AxisMask manual = 0;
+  int manual_grid = 0;
 };
 
 enum class ScalarKind : uint8_t { kBool, kInt, kFloat, kComplex };
@@ -177,14 +189,14 @@ class Graph {
   const std::vector<std::string>& sources() const { return sources_; }
   const std::vector<GridPtr>& grids() const { return grids_; }
   const std::string& grid_name(int g) const { return grid_names_[g]; }
+  const std::vector<std::string>& grid_names() const { return grid_names_; }
   const Grid& grid(int g) const { return *grids_[g]; }
   // Result k of a node.
   ValueId result(NodeId id, int k = 0) const { return node(id).first_result + k; }
 
   // Passes annotate in place; they never change nodes or edges.
-  void Annotate(ValueId id, Annotation annotation) {
-    values_[id].annotation = std::move(annotation);
-  }
+  // An input gets the manual axes of its annotation, before it has users.
+  void Annotate(ValueId id, Annotation annotation);
   void ClearAnnotation(ValueId id) { values_[id].annotation.reset(); }
   void SetName(ValueId id, std::string name);  // Requires: no other value has the name
   void SetCut(NodeId id, int grid, std::vector<FactorCut> cut);

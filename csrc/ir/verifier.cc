@@ -177,7 +177,19 @@ absl::Status VerifyAnnotation(const Graph& graph, ValueId id, const Annotation& 
                   type.ToString(), " has ", type.rank());
   }
   const Grid& grid = graph.grid(annotation.grid);
+  const Value& value = graph.value(id);
   AxisMask used = 0;
+  if (value.manual != 0) {
+    if (value.manual_grid != annotation.grid) {
+      return Broken(where, ": the value is in a manual region of another mesh");
+    }
+    used = value.manual;
+  }
+  AxisMask manual = 0;
+  SPMD_RETURN_IF_ERROR(VerifyAxes(grid, sharding.manual, manual, where));
+  if (manual != 0 && manual != value.manual) {
+    return Broken(where, ": the value has other manual axes");
+  }
   for (int d = 0; d < sharding.rank(); ++d) {
     const DimSharding& dim = sharding.dims[d];
     SPMD_RETURN_IF_ERROR(VerifyAxes(grid, dim.axes, used, where));
@@ -253,10 +265,59 @@ absl::Status VerifyOps(const Graph& graph) {
   return absl::OkStatus();
 }
 
+// The sizes of a border, and the axes of which each device has its own value.
+absl::Status VerifyBorder(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  const Border& border = *node.border;
+  if (node.operands.size() != 1 || node.operands[0] == kNoValue || node.num_results != 1) {
+    return Broken(NodeText(graph, id), ": a border has one operand and one result");
+  }
+  const Value& operand = graph.value(node.operands[0]);
+  const Dims& global = border.enters ? operand.type.dims : graph.type(node.first_result).dims;
+  const Dims& local = border.enters ? graph.type(node.first_result).dims : operand.type.dims;
+  const Grid& grid = graph.grid(border.grid);
+  bool fits = global.size() == local.size() && border.sharding.rank() == operand.type.rank() &&
+              (border.enters ? !border.sharding.IsUnreduced() : border.sharding.manual.empty());
+  for (size_t d = 0; fits && d < global.size(); ++d) {
+    const DimSharding& dim = border.sharding.dims[d];
+    fits = !dim.open && dim.chunk == 0 && global[d] == local[d] * grid.size(dim.axes);
+  }
+  if (!fits) {
+    return Broken(NodeText(graph, id), ": ", DimsToString(local), " is no device's part of ",
+                  DimsToString(global), " in the sharding ", border.sharding.ToString(grid));
+  }
+  const AxisMask axes = border.axes();
+  const AxisMask had = operand.manual_grid == border.grid ? operand.manual & axes : 0;
+  if (border.enters ? had != 0 : had != axes) {
+    return Broken(NodeText(graph, id), ": each device has its own value along '",
+                  grid.AxesToString(AxesIn(had)), "' of '", grid.AxesToString(AxesIn(axes)),
+                  border.enters ? "' already" : "' only");
+  }
+  return absl::OkStatus();
+}
+
+// Clause 10.
+absl::Status VerifyRegions(const Graph& graph) {
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const Node& node = graph.node(id);
+    const auto border = ParseBorder(node.attributes, graph.grids(), graph.grid_names());
+    if (!border.ok()) return Broken(NodeText(graph, id), ": ", border.status().message());
+    if (node.border != nullptr) SPMD_RETURN_IF_ERROR(VerifyBorder(graph, id));
+    for (const ValueId v : node.operands) {
+      if (v == kNoValue || graph.value(v).manual == 0) continue;
+      if (graph.value(v).manual_grid != node.manual_grid) {
+        return Broken(NodeText(graph, id), ": ", ValueText(graph, v),
+                      " is in a manual region of another mesh");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Names are verified first, since the other messages use them.
 constexpr absl::Status (*kClauses[])(const Graph&) = {
-    VerifyNames,       VerifyOperands, VerifyGroups, VerifyOutputs, VerifyAttributes,
-    VerifyAnnotations, VerifyUpdates,  VerifyCuts,   VerifyOps,
+    VerifyNames,   VerifyOperands,    VerifyGroups,  VerifyOutputs, VerifyAttributes,
+    VerifyRegions, VerifyAnnotations, VerifyUpdates, VerifyCuts,    VerifyOps,
 };
 
 }  // namespace

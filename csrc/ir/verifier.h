@@ -17,6 +17,9 @@ namespace spmd::ir {
 //   7. `updates` names an operand
 //   8. cuts name axes of the cut grid, each axis at most once per node
 //   9. reserved ops (call, manual) do not occur
+//  10. borders of manual regions fit their sizes and enter or leave axes once; the manual operands
+//  of
+//      a node are on one mesh
 absl::Status Verify(const Graph& graph);
 
 }  // namespace spmd::ir

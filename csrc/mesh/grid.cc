@@ -2,6 +2,7 @@
 #include "csrc/mesh/grid.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,6 +66,12 @@ void LowerBandwidths(const Mesh& mesh, std::vector<SubAxis>& axes) {
 }
 
 }  // namespace
+
+AxisList AxesIn(AxisMask mask) {
+  AxisList axes;
+  for (; mask != 0; mask &= mask - 1) axes.push_back(static_cast<AxisId>(std::countr_zero(mask)));
+  return axes;
+}
 
 AxisMask MaskOf(absl::Span<const AxisId> axes) {
   AxisMask mask = 0;

@@ -36,6 +36,7 @@ using AxisList = absl::InlinedVector<AxisId, 6>;
 
 AxisMask MaskOf(absl::Span<const AxisId> axes);
 inline AxisMask MaskOf(AxisId axis) { return AxisMask{1} << axis; }
+AxisList AxesIn(AxisMask mask);  // ascending
 
 struct SubAxis {
   std::string axis;  // the mesh axis it is part of

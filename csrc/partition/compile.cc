@@ -138,6 +138,12 @@ void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& fa
   TryFrom(Preference::kActivations, batch, out, factors, memo, found, nullptr, &before);
 }
 
+// Whether devices have values of their own.
+bool HasRegions(const ir::Graph& graph) {
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                     [](const ir::Node& node) { return node.manual != 0; });
+}
+
 // What CompileAs returns if the earlier plan does not fit; no pass returns that.
 absl::Status DoesNotFit() {
   return absl::FailedPreconditionError("the plan does not fit these sizes");
@@ -246,7 +252,8 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   };
   std::optional<Joined> joined;
   SPMD_RETURN_IF_ERROR(pipeline.Pass("reshard", [&] {
-    joined = JoinLanes(out.graph, factors, lowering.plans);
+    // Regions on local shapes have no lanes.
+    if (!HasRegions(out.graph)) joined = JoinLanes(out.graph, factors, lowering.plans);
     if (joined.has_value()) {
       lowering.graph = &joined->graph;
       lowering.factors = &joined->factors;
@@ -553,6 +560,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
 }
 
 bool UsesAxes(const ir::Graph& graph) {
+  if (HasRegions(graph)) return true;
   for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
     const auto& annotation = graph.value(v).annotation;
     if (annotation && annotation->sharding.UsedAxes() != 0) return true;

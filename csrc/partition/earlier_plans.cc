@@ -22,6 +22,7 @@ class FormMaker {
       print_.Add(absl::MakeConstSpan(d.axes)).Add(d.open).Add(d.chunk != 0);
     }
     print_.Add(absl::MakeConstSpan(s.unreduced)).Add(static_cast<int>(s.reduce_kind));
+    print_.Add(absl::MakeConstSpan(s.manual));
   }
   // Numbers of dimensions are taken as they are. Others are positions, sizes and repetitions; those
   // that belong to a shape are in the types of the op's results.
@@ -72,7 +73,7 @@ bool MayBecome(const Sharding& asked, const Sharding& given) {
                       if (a.open ? n > g.axes.size() : n != g.axes.size()) return false;
                       return std::equal(a.axes.begin(), a.axes.end(), g.axes.begin());
                     }) &&
-         asked.unreduced == given.unreduced;
+         asked.unreduced == given.unreduced && asked.manual == given.manual;
 }
 
 // Whether all shards have one size, which then belongs to no size of the value.

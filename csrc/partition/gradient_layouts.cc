@@ -36,7 +36,8 @@ GradientLayouts::GradientLayouts(const ir::Graph& graph)
   absl::flat_hash_map<TensorType, int> wish_of_type;
   for (const ir::Output& output : graph.outputs()) {
     const ir::NodeId node = graph.value(output.value).producer;
-    if (output.becomes != ir::kNoValue || node == ir::kNoNode || graph.node(node).task == 0) {
+    if (output.becomes != ir::kNoValue || node == ir::kNoNode || graph.node(node).task == 0 ||
+        graph.value(output.value).manual != 0) {
       continue;
     }
     const auto [at, is_new] =
@@ -48,7 +49,7 @@ GradientLayouts::GradientLayouts(const ir::Graph& graph)
   std::vector<bool> differ(wishes_.size());
   for (const ir::ValueId v : graph.inputs()) {
     const auto found = wish_of_type.find(graph.type(v));
-    if (found == wish_of_type.end()) continue;
+    if (found == wish_of_type.end() || graph.value(v).manual != 0) continue;
     const ir::Annotation& annotation = *graph.value(v).annotation;
     const Sharding sharding = annotation.sharding.Closed().Reduced();
     Wish& wish = wishes_[found->second];

@@ -36,6 +36,7 @@ class MoveMemo {
       digest = (digest + static_cast<uint64_t>(d.chunk)) * kFactor + 1;
     }
     for (const AxisId a : s.unreduced) digest = digest * 67 + static_cast<uint64_t>(a) + 1;
+    for (const AxisId a : s.manual) digest = digest * 71 + static_cast<uint64_t>(a) + 1;
     return digest;
   }
   // The type of a value, the number of its grid, and the shardings before and after; MoveRef has

@@ -36,20 +36,28 @@ std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
   for (size_t f = 0; f < choice.cut.size(); ++f) {
     if (!choice.cut[f].axes.empty() && nf->factors[f].whole) return std::nullopt;
   }
+  if (node.manual & MaskOf(choice.through)) return std::nullopt;
+  propagate::Cut cut = choice.cut;
+  for (const propagate::FactorShard& shard : cut) {
+    if (node.manual & MaskOf(shard.axes)) return std::nullopt;
+  }
+  propagate::CutBorder(node, *nf, cut);
   for (size_t k = 0; k < node.operands.size(); ++k) {
     if (node.operands[k] == ir::kNoValue) {
       plan.operands.push_back(Sharding::Replicated(0));
       continue;
     }
     std::optional<Sharding> s = propagate::ShardingUnder(
-        *nf, nf->operands[k], graph.type(node.operands[k]).dims, choice.cut, grid);
+        *nf, nf->operands[k], graph.type(node.operands[k]).dims, cut, grid);
     if (!s) return std::nullopt;
+    s->manual = AxesIn(graph.value(node.operands[k]).manual);
     plan.operands.push_back(*std::move(s));
   }
   for (int r = 0; r < node.num_results; ++r) {
     std::optional<Sharding> s = propagate::ShardingUnder(
-        *nf, nf->results[r], graph.type(node.first_result + r).dims, choice.cut, grid);
+        *nf, nf->results[r], graph.type(node.first_result + r).dims, cut, grid);
     if (!s) return std::nullopt;
+    s->manual = AxesIn(graph.value(node.first_result + r).manual);
     const bool nothing = graph.type(node.first_result + r).NumElements() == 0;
     const bool terms = !nothing && !nf->SameInShards(r);
     for (size_t f = 0; f < choice.cut.size() && terms; ++f) {
@@ -60,6 +68,10 @@ std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
       for (AxisId a : axes) {
         if (!(MaskOf(plan.term_axes) & MaskOf(a))) plan.term_axes.push_back(a);
       }
+    }
+    if (node.border != nullptr && !node.border->enters) {
+      const Sharding& global = node.border->sharding;
+      if (!AddTerms(*s, global.unreduced, global.reduce_kind)) return std::nullopt;
     }
     plan.results.push_back(*std::move(s));
   }

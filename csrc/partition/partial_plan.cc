@@ -25,6 +25,7 @@ PartialPlan::PartialPlan(const ir::Graph& graph, const std::vector<propagate::No
 }
 
 int PartialPlan::GridOf(const ir::Node& node) const {
+  if (node.manual != 0) return node.manual_grid;
   for (ir::ValueId v : node.operands) {
     if (v != ir::kNoValue && produced_[v].UsedAxes() != 0) return grid_of_[v];
   }

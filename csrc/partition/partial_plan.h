@@ -33,8 +33,8 @@ class PartialPlan {
   const Sharding& Proposal(ir::ValueId v) const { return proposals_[v]; }
   const Sharding& produced(ir::ValueId v) const { return produced_[v]; }
   int grid(ir::ValueId v) const { return grid_of_[v]; }
-  // The grid on which a node is planned: that of its first sharded operand, else that of its
-  // results.
+  // The grid on which a node is planned: that of its manual axes, else of its first sharded
+  // operand, else of its results.
   int GridOf(const ir::Node& node) const;
 
   bool decided(ir::NodeId id) const { return decided_[id]; }

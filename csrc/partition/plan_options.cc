@@ -38,6 +38,7 @@ std::vector<AxisList> AxisGroups(const ir::Graph& graph, int grid) {
       if (!d.axes.empty()) note(d.axes);
     }
     if (annotation->sharding.IsUnreduced()) note(annotation->sharding.unreduced);
+    if (!annotation->sharding.manual.empty()) note(annotation->sharding.manual);
   }
   std::vector<AxisList> groups;
   for (int a = 0; a < n; ++a) {
@@ -163,6 +164,10 @@ NodeOptions PlanOptions::Of(ir::NodeId id, int grid) const {
   std::vector<std::pair<int, ReduceKind>> through;
   for (size_t g = 0; g < groups.size(); ++g) {
     const AxisMask mask = MaskOf(groups[g]);
+    if (mask & node.manual) {
+      options[g].push_back({});
+      continue;
+    }
     // Options that shard a factor come first, in order of the factors: with equal prices, less work
     // per device is preferred.
     for (size_t f = 0; f < nf->factors.size(); ++f) {

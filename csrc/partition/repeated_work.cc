@@ -84,7 +84,7 @@ std::vector<propagate::Proposal> ShareRepeatedWork(
     const Grid& grid = graph.grid(plan.grid);
     const double points = nf.rule->flops_per_point * Points(*nf);
     all += points;
-    AxisMask idle = in_use[plan.grid];
+    AxisMask idle = in_use[plan.grid] & ~graph.node(id).manual;
     for (const propagate::FactorShard& shard : plan.choice.cut) idle &= ~MaskOf(shard.axes);
     const ir::Node& node = graph.node(id);
     if (idle == 0) {

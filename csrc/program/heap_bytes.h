@@ -14,7 +14,7 @@ int64_t HeapBytes(const Attributes& attributes);
 inline int64_t HeapBytes(const TensorType& type) { return HeapBytes(type.dims); }
 inline int64_t HeapBytes(const DimSharding& dim) { return HeapBytes(dim.axes); }
 inline int64_t HeapBytes(const Sharding& sharding) {
-  return HeapBytes(sharding.dims) + HeapBytes(sharding.unreduced);
+  return HeapBytes(sharding.dims) + HeapBytes(sharding.unreduced) + HeapBytes(sharding.manual);
 }
 
 namespace ir {

@@ -151,7 +151,8 @@ class MovePair {
   // the move does not name are unchanged.
   absl::Status Expect() const {
     bool same = expected_axes_.unreduced == to_.sharding.unreduced &&
-                expected_axes_.reduce_kind == to_.sharding.reduce_kind;
+                expected_axes_.reduce_kind == to_.sharding.reduce_kind &&
+                expected_axes_.manual == to_.sharding.manual;
     for (int d = 0; d < to_.type.rank(); ++d) {
       same = same && expected_axes_.dims[d].axes == to_.sharding.dims[d].axes;
       if (d != move_.dim && d != move_.to_dim) same = same && old_.chunk(d) == new_.chunk(d);
@@ -203,7 +204,8 @@ class MovePair {
 
   absl::Status Permute() const {
     bool same = grid_.size(from_.sharding.unreduced) == grid_.size(to_.sharding.unreduced) &&
-                from_.sharding.reduce_kind == to_.sharding.reduce_kind;
+                from_.sharding.reduce_kind == to_.sharding.reduce_kind &&
+                from_.sharding.manual == to_.sharding.manual;
     for (int d = 0; d < to_.type.rank(); ++d) {
       same = same && old_.num_shards(d) == new_.num_shards(d) && old_.chunk(d) == new_.chunk(d);
     }
@@ -214,11 +216,15 @@ class MovePair {
 
   absl::Status Exchange() const {
     if (from_.grid != to_.grid) {
+      if (!from_.sharding.manual.empty() || !to_.sharding.manual.empty()) {
+        return MoveError("what is each device's own does not go from one mesh to another");
+      }
       if (!from_.sharding.IsUnreduced() && !to_.sharding.IsUnreduced()) return absl::OkStatus();
       return MoveError("only reduced values go from one mesh to another");
     }
     if (from_.sharding.unreduced == to_.sharding.unreduced &&
-        from_.sharding.reduce_kind == to_.sharding.reduce_kind) {
+        from_.sharding.reduce_kind == to_.sharding.reduce_kind &&
+        from_.sharding.manual == to_.sharding.manual) {
       return absl::OkStatus();
     }
     return MoveError(absl::StrCat("exchange changes the unreduced axes of ", Shown(from_),

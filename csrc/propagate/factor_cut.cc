@@ -165,4 +165,14 @@ std::optional<Sharding> ShardingUnder(const rules::OpFactors& factors,
   return sharding;
 }
 
+void CutBorder(const ir::Node& node, const rules::OpFactors& factors, Cut& cut) {
+  if (node.border == nullptr) return;
+  const rules::TensorFactors& global =
+      node.border->enters ? factors.operands[0] : factors.results[0];
+  for (size_t d = 0; d < global.size(); ++d) {
+    const AxisList& axes = node.border->sharding.dims[d].axes;
+    if (!axes.empty() && !global[d].empty()) cut[global[d][0]] = {axes};
+  }
+}
+
 }  // namespace spmd::propagate

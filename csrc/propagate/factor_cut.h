@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "csrc/ir/graph.h"
 #include "csrc/rules/factors.h"
 #include "csrc/sharding/sharding.h"
 #include "csrc/util/dims.h"
@@ -49,5 +50,9 @@ Cut CutOf(const rules::OpFactors& factors, const rules::TensorFactors& tensor, c
 std::optional<Sharding> ShardingUnder(const rules::OpFactors& factors,
                                       const rules::TensorFactors& tensor, const Dims& dims,
                                       const Cut& cut, const Grid& grid);
+
+// Adds to the cut of a border of a manual region what the region's specs shard, and nothing to that
+// of another node.
+void CutBorder(const ir::Node& node, const rules::OpFactors& factors, Cut& cut);
 
 }  // namespace spmd::propagate

@@ -94,13 +94,18 @@ class Propagator {
         shardings_[v] = Sharding::Open(value.type.rank());
       }
       is_cut_[v] = shardings_[v].DimAxes() != 0;
+      if (value.manual == 0) continue;
+      shardings_[v].manual = AxesIn(value.manual);
+      grid_of_[v] = value.manual_grid;
     }
   }
 
   void Start(const Proposal& proposal) {
     const ir::ValueId v = proposal.value;
-    if (grid_of_[v] >= 0) return;
+    const AxisMask manual = graph_.value(v).manual;
+    if (grid_of_[v] >= 0 && (manual == 0 || is_cut_[v])) return;
     shardings_[v] = proposal.sharding;
+    shardings_[v].manual = AxesIn(manual);
     is_cut_[v] = shardings_[v].DimAxes() != 0;
     grid_of_[v] = proposal.grid;
     for (int d = 0; d < shardings_[v].rank(); ++d) {
@@ -182,7 +187,7 @@ class Propagator {
     if (stage_->simple_ops_only && !forms_[id].simple) return;
     visited_[id] = ++clock_;
     slots_.clear();
-    int grid = -1;
+    int grid = node.manual != 0 ? node.manual_grid : -1;
     int64_t largest = 0;
     for (size_t i = 0; i < node.operands.size(); ++i) {
       if (node.operands[i] == ir::kNoValue) continue;
@@ -194,7 +199,7 @@ class Propagator {
     }
     for (size_t s = 0; s < slots_.size(); ++s) {
       const ir::ValueId v = slots_[s].value;
-      if (grid < 0 && is_cut_[v]) grid = grid_of_[v];
+      if (grid < 0 && is_cut_[v] && node.manual == 0) grid = grid_of_[v];
       largest = std::max(largest, graph_.type(v).NumElements());
     }
     if (grid < 0) return;
@@ -207,11 +212,12 @@ class Propagator {
       const ir::ValueId v = slots_[s].value;
       if (!is_cut_[v] || grid_of_[v] != grid) continue;
       if (simple && s < num_operands && graph_.type(v).NumElements() < largest) continue;
-      Merge(nf, static_cast<int>(s),
+      Merge(node, nf, static_cast<int>(s),
             CutOf(*nf, *slots_[s].factors, graph_.type(v).dims, shardings_[v], graph_.grid(grid)),
             merged, from);
     }
     Disentangle(merged, from);
+    CutBorder(node, *nf, merged);
     for (const Slot& slot : slots_) Project(id, nf, slot, merged, from, grid);
   }
 
@@ -236,9 +242,11 @@ class Propagator {
 
   // Merges `cut`, that of slot s, into the node's `merged`: the longer list wins where one extends
   // the other, the stronger tensor where they conflict.
-  void Merge(const NodeFactors& nf, int s, const Cut& cut, Cut& merged, std::vector<int>& from) {
+  void Merge(const ir::Node& node, const NodeFactors& nf, int s, const Cut& cut, Cut& merged,
+             std::vector<int>& from) {
     for (size_t f = 0; f < cut.size(); ++f) {
       if (cut[f].axes.empty() || !Admits(nf, static_cast<int>(f))) continue;
+      if (MaskOf(cut[f].axes) & node.manual) continue;
       if (from[f] < 0 || Beats(s, cut[f], from[f], merged[f])) {
         merged[f] = cut[f];
         from[f] = s;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/reference/complex.h"
 #include "csrc/reference/op_args.h"
+#include "csrc/reference/tile_set.h"
 #include "csrc/util/status.h"
 
 namespace spmd::reference {
@@ -81,6 +82,96 @@ bool IsComplexCall(absl::Span<const Literal* const> operands,
                      [](const Literal* x) { return x != nullptr && IsComplex(x->type.dtype); }) ||
          std::any_of(results.begin(), results.end(),
                      [](const TensorType& type) { return IsComplex(type.dtype); });
+}
+
+// The value of a graph on each device along its manual axes, first axis major; one literal if there
+// are none.
+struct OwnLiterals {
+  const Grid* grid = nullptr;
+  AxisList axes;
+  std::vector<Literal> literals;
+
+  // Calls fn(position) for one device of each coordinates.
+  template <typename Fn>
+  absl::Status ForEach(Fn&& fn) const {
+    for (int64_t i = 0; i < (axes.empty() ? 1 : grid->size(axes)); ++i) {
+      SPMD_RETURN_IF_ERROR(fn(axes.empty() ? 0 : grid->WithCoordinate(0, axes, i)));
+    }
+    return absl::OkStatus();
+  }
+  const Literal& At(int64_t position) const {
+    return literals[axes.empty() ? 0 : grid->Coordinate(position, axes)];
+  }
+};
+
+OwnLiterals NoLiterals(const ir::Graph& graph, ir::ValueId id) {
+  const ir::Value& value = graph.value(id);
+  if (value.manual == 0) return {};
+  return {&graph.grid(value.manual_grid), AxesIn(value.manual), {}};
+}
+
+// Calls visit(index in the part, index in the whole) for each element of the box of `whole`.
+template <typename Visit>
+void ForPart(const Box& box, const Dims& whole, const Visit& visit) {
+  for (int64_t i = 0, count = NumElements(box); i < count; ++i) {
+    int64_t rest = i, at = 0, stride = 1;
+    for (size_t d = box.size(); d-- > 0;) {
+      at += (box[d].begin + rest % box[d].size()) * stride;
+      rest /= box[d].size();
+      stride *= whole[d];
+    }
+    visit(i, at);
+  }
+}
+
+void RunEntry(const ir::Border& border, const GridPtr& grid, const TensorType& type,
+              const OwnLiterals& from, OwnLiterals& to) {
+  const bool part = type.NumElements() > 0;
+  (void)to.ForEach([&](int64_t position) {
+    const Literal& whole = from.At(position);
+    Literal own{type, std::vector<double>(type.NumElements())};
+    if (IsComplex(type.dtype)) own.imaginary.resize(own.data.size());
+    if (part) {
+      const Layout layout(grid, border.sharding, whole.type.dims);
+      ForPart(layout.BoxAt(position), whole.type.dims, [&](int64_t i, int64_t at) {
+        own.data[i] = whole.data[at];
+        if (!own.imaginary.empty()) own.imaginary[i] = whole.imaginary[at];
+      });
+    }
+    to.literals.push_back(std::move(own));
+    return absl::OkStatus();
+  });
+}
+
+void RunExit(const ir::Border& border, const GridPtr& grid, const TensorType& type,
+             const OwnLiterals& from, OwnLiterals& to) {
+  const Layout layout(grid, border.sharding, type.dims);
+  (void)to.ForEach([&](int64_t first) {
+    Terms terms;
+    const int64_t count = grid->size(border.sharding.unreduced);
+    terms.kind = border.sharding.reduce_kind;
+    terms.terms.assign(count, {type, std::vector<double>(type.NumElements())});
+    for (Literal& term : terms.terms) {
+      if (IsComplex(type.dtype)) term.imaginary.resize(term.data.size());
+    }
+    for (int64_t tile = 0; type.NumElements() > 0 && tile < layout.num_tiles(); ++tile) {
+      // The device of this tile whose other coordinates are those of `first`.
+      int64_t position = first;
+      const int64_t holder = layout.FirstPositionOf(tile);
+      for (const AxisId axis : AxesIn(border.axes())) {
+        const AxisList one = {axis};
+        position = grid->WithCoordinate(position, one, grid->Coordinate(holder, axis));
+      }
+      const Literal& own = from.At(position);
+      Literal& term = terms.terms[layout.TermOfTile(tile)];
+      ForPart(layout.BoxOfTile(tile), type.dims, [&](int64_t i, int64_t at) {
+        term.data[at] = own.data[i];
+        if (!term.imaginary.empty()) term.imaginary[at] = own.imaginary[i];
+      });
+    }
+    to.literals.push_back(Reduced(terms));
+    return absl::OkStatus();
+  });
 }
 
 // Returns an error where the op has another number of results than the graph declares.
@@ -219,27 +310,46 @@ absl::StatusOr<std::vector<Literal>> Interpret(const ir::Graph& graph,
         "interpreter: the graph has ", graph.inputs().size(), " inputs, got ", inputs.size()));
   }
   SPMD_RETURN_IF_ERROR(CheckSize(graph));
-  std::vector<Literal> values(graph.num_values());
+  std::vector<OwnLiterals> values(graph.num_values());
   for (size_t k = 0; k < inputs.size(); ++k) {
     const ir::ValueId id = graph.inputs()[k];
     SPMD_RETURN_IF_ERROR(CheckLiteral(graph, id, inputs[k]));
-    values[id] = inputs[k];
+    values[id] = NoLiterals(graph, id);
+    const int64_t devices = values[id].axes.empty() ? 1 : values[id].grid->size(values[id].axes);
+    values[id].literals.assign(devices, inputs[k]);
   }
   for (const ir::Node& node : graph.nodes()) {
     SPMD_ASSIGN_OR_RETURN(const Attributes attributes,
                           WithScalars(node.attributes, graph.scalars(), scalars));
-    std::vector<const Literal*> operands;
-    for (ir::ValueId id : node.operands)
-      operands.push_back(id == ir::kNoValue ? nullptr : &values[id]);
     std::vector<TensorType> types;
-    for (int k = 0; k < node.num_results; ++k) types.push_back(graph.type(node.first_result + k));
-    SPMD_ASSIGN_OR_RETURN(Literals results,
-                          InterpretOp(node.op, operands, node.groups, attributes, types));
-    for (int k = 0; k < node.num_results; ++k)
-      values[node.first_result + k] = std::move(results[k]);
+    for (int k = 0; k < node.num_results; ++k) {
+      types.push_back(graph.type(node.first_result + k));
+      values[node.first_result + k] = NoLiterals(graph, node.first_result + k);
+    }
+    if (node.num_results == 0) continue;
+    if (node.border != nullptr) {
+      (node.border->enters ? RunEntry : RunExit)(*node.border, graph.grids()[node.border->grid],
+                                                 types[0], values[node.operands[0]],
+                                                 values[node.first_result]);
+      continue;
+    }
+    SPMD_RETURN_IF_ERROR(values[node.first_result].ForEach([&](int64_t position) -> absl::Status {
+      std::vector<const Literal*> operands;
+      for (ir::ValueId id : node.operands) {
+        operands.push_back(id == ir::kNoValue ? nullptr : &values[id].At(position));
+      }
+      SPMD_ASSIGN_OR_RETURN(Literals results,
+                            InterpretOp(node.op, operands, node.groups, attributes, types));
+      for (int k = 0; k < node.num_results; ++k) {
+        values[node.first_result + k].literals.push_back(std::move(results[k]));
+      }
+      return absl::OkStatus();
+    }));
   }
   std::vector<Literal> outputs;
-  for (const ir::Output& output : graph.outputs()) outputs.push_back(values[output.value]);
+  for (const ir::Output& output : graph.outputs()) {
+    outputs.push_back(Stacked(values[output.value].literals));
+  }
   return outputs;
 }
 

@@ -24,6 +24,10 @@ struct Literal {
 // The largest number of elements of one literal, and of all literals of a graph together.
 inline constexpr int64_t kMaxLiteralElements = int64_t{1} << 24;
 
+// In a manual region (csrc/ir/border.h) each device's values are computed by themselves. An input
+// that is each device's own is the same on all of them; an output that is has those of the devices
+// along a new first dimension.
+//
 // Results are rounded to the value's dtype (floats to nearest even, integers towards zero).
 // spmd::random and spmd::dropout use a generator of the interpreter's own. Like the runtime's it
 // depends on (seed, counter, global index) only, but it gives other numbers.

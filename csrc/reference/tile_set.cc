@@ -105,9 +105,27 @@ Terms TermsOf(Literal whole) {
 }
 
 Literal Reduced(const Terms& terms) {
-  Literal sum = terms.terms[0];
-  for (size_t t = 1; t < terms.terms.size(); ++t) CombineInto(sum, terms.terms[t], terms.kind);
-  return sum;
+  const size_t count = terms.terms.size() / terms.own;
+  std::vector<Literal> sums;
+  for (size_t t = 0; t < terms.terms.size(); ++t) {
+    if (t % count == 0) {
+      sums.push_back(terms.terms[t]);
+    } else {
+      CombineInto(sums.back(), terms.terms[t], terms.kind);
+    }
+  }
+  return Stacked(std::move(sums));
+}
+
+Literal Stacked(std::vector<Literal> own) {
+  if (own.size() == 1) return std::move(own[0]);
+  Literal all{own[0].type, {}};
+  all.type.dims.insert(all.type.dims.begin(), static_cast<int64_t>(own.size()));
+  for (const Literal& literal : own) {
+    all.data.insert(all.data.end(), literal.data.begin(), literal.data.end());
+    all.imaginary.insert(all.imaginary.end(), literal.imaginary.begin(), literal.imaginary.end());
+  }
+  return all;
 }
 
 TileSet::TileSet(const program::Program& program, program::ValueId id)
@@ -121,13 +139,18 @@ TileSet::TileSet(const program::Program& program, program::ValueId id)
 absl::StatusOr<Terms> TileSet::PutTogether() const {
   Terms out;
   out.grid = layout_.grid().get();
-  out.axes = value_->sharding.unreduced;
+  const Sharding& sharding = value_->sharding;
+  out.axes = sharding.manual;
+  out.axes.insert(out.axes.end(), sharding.unreduced.begin(), sharding.unreduced.end());
+  out.own = out.grid->size(sharding.manual);
+  const int64_t tiles_of_each = layout_.num_tiles() / out.own;
+  const int64_t terms_of_each = out.grid->size(sharding.unreduced);
   out.kind = value_->sharding.reduce_kind;
   const int64_t count = out.grid->size(out.axes);
   out.terms.resize(count, Filled(type(), 0));
   std::vector<std::vector<bool>> held(count, std::vector<bool>(type().NumElements(), false));
   for (int64_t tile = 0; tile < layout_.num_tiles(); ++tile) {
-    const int64_t term = layout_.TermOfTile(tile);
+    const int64_t term = tile / tiles_of_each * terms_of_each + layout_.TermOfTile(tile);
     ForBox(boxes_[tile], value_->windows, type().dims, [&](int64_t place, int64_t index) {
       if (index < 0 || held[term][index]) return;
       held[term][index] = true;
@@ -162,7 +185,7 @@ Literal TileSet::TermFor(const Terms& source, int64_t position) const {
       const AxisId axis = source.axes[a];
       const int64_t coordinate = rest % source.grid->size(axis);
       rest /= source.grid->size(axis);
-      if (same_grid && Has(own, axis)) {
+      if (same_grid && (Has(own, axis) || Has(value_->sharding.manual, axis))) {
         wanted = wanted && layout_.grid()->Coordinate(position, axis) == coordinate;
       }
     }

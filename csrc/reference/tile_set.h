@@ -10,18 +10,24 @@
 
 namespace spmd::reference {
 
-// A global value as its terms (partial results) along unreduced axes: terms[t] is the term at the
-// coordinates t along `axes`, major first. One term if there are no axes.
+// A global value as its terms (partial results) along unreduced axes, and as each device's own
+// value along manual axes: terms[t] is the one at the coordinates t along `axes`, major first, the
+// manual axes in front. One term if there are no axes.
 struct Terms {
   const Grid* grid = nullptr;  // of the axes
   AxisList axes;
+  int64_t own = 1;  // the number of coordinates along the manual axes
   ReduceKind kind = ReduceKind::kSum;
   std::vector<Literal> terms;
 };
 
 Terms TermsOf(Literal whole);
-// The value: all terms combined.
+// The value: all terms combined. Where devices have their own, these are stacked along a new first
+// dimension.
 Literal Reduced(const Terms& terms);
+
+// The literals of several devices along a new first dimension; that of one as it is.
+Literal Stacked(std::vector<Literal> own);
 
 class TileSet {
  public:

@@ -168,6 +168,12 @@ absl::StatusOr<Literals> Reorder(const OpArgs& args) {
   }));
 }
 
+// A device's part of a value at the border of a manual region.
+absl::StatusOr<Literals> Own(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Literal* const in, args.operand(0));
+  return Reshaped(args, *in, in->type.dims);
+}
+
 absl::StatusOr<Literals> Repeat(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
   const std::vector<int64_t> repeats = args.Ints("repeats");
@@ -216,6 +222,8 @@ constexpr KernelRow kViewKernels[] = {
     {"aten::unsqueeze", Unsqueeze},
     {"aten::view", View},
     {"spmd::reorder", Reorder},
+    {"spmd::to_global", Own},
+    {"spmd::to_local", Own},
 };
 static_assert(SortedByOp(kViewKernels));
 

@@ -50,6 +50,12 @@ bool AtOnePlace(const Program& program, const Backend& backend) {
   return true;
 }
 
+// Whether devices have values of their own, which are no tiles of one value.
+bool HasRegions(const Program& program) {
+  return std::any_of(program.values.begin(), program.values.end(),
+                     [](const program::Value& v) { return !v.sharding.manual.empty(); });
+}
+
 absl::Status CheckDevices(const Program& program, const Backend& backend) {
   if (backend.elastic()) return absl::OkStatus();
   for (const GridPtr& grid : program.grids) {
@@ -220,7 +226,9 @@ absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program progr
                                                                    std::shared_ptr<Backend> backend,
                                                                    Options options) {
   std::shared_ptr<LoadedProgram> loaded(new LoadedProgram(std::move(program), std::move(backend)));
-  if (loaded->backend_->peers() != nullptr) options.one_place = false;
+  if (loaded->backend_->peers() != nullptr || HasRegions(loaded->program_)) {
+    options.one_place = false;
+  }
   // Taking turns saves memory for more, smaller calls. On a GPU each of them has to be launched.
   const bool on_cpu = loaded->backend_->planning() || loaded->backend_->here().device.is_cpu();
   if (!on_cpu && options.turns != Options::Turns::kAlways) options.turns = Options::Turns::kNever;

@@ -107,7 +107,11 @@ class PlanMaker {
     for (int64_t r = 0; r < terms; ++r) {
       const int64_t source_position =
           from_.grid().WithCoordinate(same_grid_ ? position : 0, reduced_, r);
-      const int64_t term = from_.TileAt(source_position) % from_.num_terms();
+      const int64_t tile = from_.TileAt(source_position);
+      // The first tile of what the device has of its own along manual axes.
+      const int64_t own = from_.grid().size(from_.sharding().manual);
+      const int64_t of_each = from_.layout().num_tiles() / own;
+      const int64_t term = tile / of_each * of_each + tile % from_.num_terms();
       move.terms.push_back(Pieces(index, term, move.place, process));
     }
     move.action = terms > 1 ? TileMove::Action::kReduce : ActionFor(move);

@@ -64,7 +64,8 @@ void Placement::NumberByProcess() {
 bool SamePlacement(const Layout& a, const Layout& b) {
   if (a.dims() != b.dims() || !(a.grid() == b.grid() || *a.grid() == *b.grid())) return false;
   const Sharding &s = a.sharding(), &t = b.sharding();
-  if (s.unreduced != t.unreduced || (!s.unreduced.empty() && s.reduce_kind != t.reduce_kind)) {
+  if (s.manual != t.manual || s.unreduced != t.unreduced ||
+      (!s.unreduced.empty() && s.reduce_kind != t.reduce_kind)) {
     return false;
   }
   for (int d = 0; d < a.rank(); ++d) {

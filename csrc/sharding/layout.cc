@@ -30,6 +30,7 @@ absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
   };
   for (const DimSharding& dim : sharding.dims) SPMD_RETURN_IF_ERROR(check_axes(dim.axes));
   SPMD_RETURN_IF_ERROR(check_axes(sharding.unreduced));
+  SPMD_RETURN_IF_ERROR(check_axes(sharding.manual));
   if (sharding.rank() != static_cast<int>(dims.size())) {
     return absl::InvalidArgumentError(absl::StrCat("sharding ", sharding.ToString(grid), " has ",
                                                    sharding.rank(), " dimensions, ",
@@ -55,6 +56,7 @@ Layout::Layout(GridPtr grid, Sharding sharding, Dims dims) {
   const absl::Status status = CheckLayout(*grid, sharding, dims);
   SPMD_CHECK(status.ok(), status.ToString());
   auto parts = std::make_shared<Parts>();
+  parts->used_axes = sharding.manual;
   for (int d = 0; d < sharding.rank(); ++d) {
     const DimSharding& dim = sharding.dims[d];
     parts->shards.push_back(grid->size(dim.axes));
@@ -128,7 +130,8 @@ bool operator==(const Layout& a, const Layout& b) {
     if (a.sharding().dims[d].axes != b.sharding().dims[d].axes) return false;
   }
   return a.sharding().unreduced == b.sharding().unreduced &&
-         a.sharding().reduce_kind == b.sharding().reduce_kind;
+         a.sharding().reduce_kind == b.sharding().reduce_kind &&
+         a.sharding().manual == b.sharding().manual;
 }
 
 }  // namespace spmd

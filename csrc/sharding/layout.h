@@ -10,10 +10,10 @@
 //   n=5  over 4      c=2    [0:2) [2:4) [4:5) [5:5)
 //   n=9  over 4      c=2    [0:2) [2:4) [4:6) [6:9)      the boundaries of 8 over 4
 //
-// Tiles. Devices with equal coordinates along all axes that the sharding uses (dims and unreduced)
-// are replicas and hold the same tile. Tile t of num_tiles() is numbered by the coordinates along
-// the used axes as one mixed-radix number, first axis major: the dims' axes in order of dimension,
-// then the unreduced axes.
+// Tiles. Devices with equal coordinates along all axes that the sharding uses (dims, unreduced and
+// manual) are replicas and hold the same tile. Tile t of num_tiles() is numbered by the coordinates
+// along the used axes as one mixed-radix number, first axis major: the manual axes, the dims' axes
+// in order of dimension, then the unreduced axes.
 #pragma once
 
 #include <cstdint>

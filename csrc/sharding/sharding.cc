@@ -44,6 +44,16 @@ absl::Status ParseDim(Scanner& in, const Grid& grid, DimSharding& dim) {
   return in.Expect("}");
 }
 
+// Parses "{model,data}" into sorted axes.
+absl::Status ParseSet(Scanner& in, const Grid& grid, AxisList& axes) {
+  SPMD_RETURN_IF_ERROR(in.Expect("{"));
+  do {
+    SPMD_RETURN_IF_ERROR(grid.ParseAxis(in, axes));
+  } while (in.Consume(","));
+  std::sort(axes.begin(), axes.end());
+  return in.Expect("}");
+}
+
 absl::Status CheckNoRepeats(const Sharding& sharding, const Grid& grid) {
   AxisMask seen = 0;
   auto check = [&](const AxisList& axes) {
@@ -58,7 +68,8 @@ absl::Status CheckNoRepeats(const Sharding& sharding, const Grid& grid) {
     return absl::OkStatus();
   };
   for (const DimSharding& dim : sharding.dims) SPMD_RETURN_IF_ERROR(check(dim.axes));
-  return check(sharding.unreduced);
+  SPMD_RETURN_IF_ERROR(check(sharding.unreduced));
+  return check(sharding.manual);
 }
 
 }  // namespace
@@ -119,9 +130,13 @@ std::string Sharding::ToString(const Grid& grid) const {
     if (dim.chunk != 0) absl::StrAppend(&out, " chunk=", dim.chunk);
     absl::StrAppend(&out, "}");
   }
-  if (unreduced.empty()) return out;
-  return absl::StrCat(out, out.empty() ? "" : " ", "unreduced(", ReduceKindName(reduce_kind), "){",
-                      grid.AxesToString(unreduced), "}");
+  const auto add = [&](absl::string_view name, const AxisList& axes) {
+    if (axes.empty()) return;
+    absl::StrAppend(&out, out.empty() ? "" : " ", name, "{", grid.AxesToString(axes), "}");
+  };
+  add(absl::StrCat("unreduced(", ReduceKindName(reduce_kind), ")"), unreduced);
+  add("manual", manual);
+  return out;
 }
 
 absl::StatusOr<Sharding> Sharding::Parse(Scanner& in, const Grid& grid) {
@@ -140,13 +155,9 @@ absl::StatusOr<Sharding> Sharding::Parse(Scanner& in, const Grid& grid) {
     SPMD_ASSIGN_OR_RETURN(const absl::string_view kind, in.Identifier("a kind of reduction"));
     SPMD_ASSIGN_OR_RETURN(sharding.reduce_kind, ParseReduceKind(kind));
     SPMD_RETURN_IF_ERROR(in.Expect(")"));
-    SPMD_RETURN_IF_ERROR(in.Expect("{"));
-    do {
-      SPMD_RETURN_IF_ERROR(grid.ParseAxis(in, sharding.unreduced));
-    } while (in.Consume(","));
-    SPMD_RETURN_IF_ERROR(in.Expect("}"));
-    std::sort(sharding.unreduced.begin(), sharding.unreduced.end());
+    SPMD_RETURN_IF_ERROR(ParseSet(in, grid, sharding.unreduced));
   }
+  if (in.ConsumeWord("manual")) SPMD_RETURN_IF_ERROR(ParseSet(in, grid, sharding.manual));
   SPMD_RETURN_IF_ERROR(CheckNoRepeats(sharding, grid));
   return sharding;
 }

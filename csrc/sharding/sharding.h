@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a value is distributed, as a value type: per dimension the sub-axes and the chunk, and the
-// unreduced axes.
+// How a value is distributed, as a value type: per dimension the sub-axes and the chunk, the
+// unreduced axes, and the manual axes.
 //
 // Text, with the grid's names:   {data},{model:0,model:1}      two dimensions
 //                                {data chunk=6},{}             a chunk other than ⌈n/k⌉
 //                                {?},{model,? chunk=6}         open dimensions: more axes may come
 //                                {},{} unreduced(sum){data}    each device along data holds a term:
 //                                                              one of the partial sums
+//                                {},{} manual{x}               each device along x has its own
+//                                value
+//                                                              of these sizes: in a manual region
 #pragma once
 
 #include <cstdint>
@@ -39,13 +42,14 @@ struct DimSharding {
   }
 };
 
-// Invariants: no sub-axis occurs twice among dims and unreduced axes; chunk != 0 only in a
-// dimension that has axes; `unreduced` is sorted.
+// Invariants: no sub-axis occurs twice among dims, unreduced and manual axes; chunk != 0 only in a
+// dimension that has axes; `unreduced` and `manual` are sorted.
 // Thread safety: a value.
 struct Sharding {
   absl::InlinedVector<DimSharding, 5> dims;
   AxisList unreduced;
   ReduceKind reduce_kind = ReduceKind::kSum;  // of the unreduced axes; kSum when there are none
+  AxisList manual;
 
   // A replicated sharding whose dimensions are all closed, or all open.
   static Sharding Replicated(int rank);
@@ -54,7 +58,8 @@ struct Sharding {
   int rank() const { return static_cast<int>(dims.size()); }
   AxisMask DimAxes() const;  // all axes that shard a dimension
   AxisMask UnreducedAxes() const;
-  AxisMask UsedAxes() const { return DimAxes() | UnreducedAxes(); }
+  AxisMask ManualAxes() const { return MaskOf(manual); }
+  AxisMask UsedAxes() const { return DimAxes() | UnreducedAxes() | ManualAxes(); }
   bool IsReplicated() const { return UsedAxes() == 0; }
   bool IsUnreduced() const { return !unreduced.empty(); }
 
@@ -71,11 +76,12 @@ struct Sharding {
   static absl::StatusOr<Sharding> Parse(Scanner& in, const Grid& grid);
 
   friend bool operator==(const Sharding& a, const Sharding& b) {
-    return a.dims == b.dims && a.unreduced == b.unreduced && a.reduce_kind == b.reduce_kind;
+    return a.dims == b.dims && a.unreduced == b.unreduced && a.reduce_kind == b.reduce_kind &&
+           a.manual == b.manual;
   }
   template <typename H>
   friend H AbslHashValue(H h, const Sharding& s) {
-    return H::combine(std::move(h), s.dims, s.unreduced, s.reduce_kind);
+    return H::combine(std::move(h), s.dims, s.unreduced, s.reduce_kind, s.manual);
   }
 };
 

@@ -56,6 +56,7 @@ Sharding Only(AxisMask kept, const Sharding& sharding) {
     result.dims[d].axes = Only(kept, sharding.dims[d].axes);
   }
   result.unreduced = Only(kept, sharding.unreduced);
+  result.manual = Only(kept, sharding.manual);
   if (result.IsUnreduced()) result.reduce_kind = sharding.reduce_kind;
   return result;
 }

@@ -9,6 +9,7 @@
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/joining.h"
+#include "csrc/rules/tables/manual.h"
 #include "csrc/rules/tables/parts.h"
 #include "csrc/rules/tables/reshape.h"
 #include "csrc/rules/tables/slicing.h"
@@ -194,6 +195,8 @@ constexpr auto kViewRows = Rows(
             .Flops(kTrafficOnly)
             .Types(SameTypes)
             .Local(LocalReorder),
+        All(Computed("", RegionFactors).Jointly({0}).Flops(0).Types(RegionTypes),
+            {"spmd::to_global", "spmd::to_local"}),
         Moves("spmd::roll_start", RollStartFactors).Jointly({0, 1}).Types(SameTypes))),
     Views("spmd::slice_start", SliceStartFactors)
         .Types(SliceStartTypes)

@@ -216,6 +216,9 @@ Tensor& MulScalar_(Tensor& self, const at::Scalar& other);
 Tensor InRange(const Tensor& x, double low, double high, c10::string_view refusal);
 // Index i of dimension `dim` is index[i] of x, zeros if that is -1; x itself if the list is empty.
 Tensor Reorder(const Tensor& x, int64_t dim, IntArrayRef index);
+// x itself: a device's part of a value at the border of a manual region. Of a Meta tensor, one of
+// `size`.
+Tensor AtBorder(const Tensor& x, IntArrayRef size, c10::string_view border, c10::string_view mesh);
 // x rolled by `shift`, at most |reach| to the side of its sign: x is all of the dimension of
 // `size`, or a part of it, and `beside` the |reach| indices before it or behind it.
 Tensor RollStart(const Tensor& x, const Tensor& beside, int64_t dim, int64_t shift, int64_t reach,

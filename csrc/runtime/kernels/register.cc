@@ -225,6 +225,10 @@ void DefineSimpleOps(torch::Library& l) {
   Define(l, "in_range", "in_range(Tensor x, float low, float high, str refusal) -> Tensor",
          &k::InRange);
   Define(l, "reorder", "reorder(Tensor x, int dim, int[] index) -> Tensor", &k::Reorder);
+  Define(l, "to_local", "to_local(Tensor x, int[] size, str enter, str mesh) -> Tensor",
+         &k::AtBorder);
+  Define(l, "to_global", "to_global(Tensor x, int[] size, str leave, str mesh) -> Tensor",
+         &k::AtBorder);
   Define(l, "roll_start",
          "roll_start(Tensor x, Tensor beside, int dim, int shift, int reach, int size) -> Tensor",
          &k::RollStart);

@@ -66,6 +66,11 @@ Tensor InRange(const Tensor& x, double low, double high, c10::string_view refusa
   TORCH_CHECK(false, text);
 }
 
+Tensor AtBorder(const Tensor& x, IntArrayRef size, c10::string_view /*border*/,
+                c10::string_view /*mesh*/) {
+  return x.is_meta() ? at::empty(size, x.options()) : x.alias();
+}
+
 Tensor Reorder(const Tensor& x, int64_t dim, IntArrayRef index) {
   if (index.empty()) return x;
   if (x.is_meta()) return at::empty(x.sizes(), x.options());

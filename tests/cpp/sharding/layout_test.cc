@@ -201,5 +201,19 @@ TEST(LayoutTest, CheckLayoutSaysWhatDoesNotFit) {
   EXPECT_EQ(error(bad, {4}), "axis 7 is not one of the 2 sub-axes of grid [x=2, y=2]");
 }
 
+TEST(LayoutTest, EachDeviceAlongManualAxesHasATileOfItsOwn) {
+  const GridPtr grid = *Grid::Parse("[x=2, y=3]");
+  const Layout layout(grid, *Sharding::Parse("{y} manual{x}", *grid), Dims{6});
+  EXPECT_EQ(layout.num_tiles(), 6);
+  for (int64_t position = 0; position < 6; ++position) {
+    EXPECT_EQ(layout.TileAt(position), position);
+    EXPECT_EQ(layout.FirstPositionOf(position), position);
+    EXPECT_EQ(layout.BoxAt(position), (Box{{position % 3 * 2, position % 3 * 2 + 2}}));
+    EXPECT_EQ(layout.TermOfTile(position), 0);
+  }
+  EXPECT_FALSE(layout == Layout(grid, *Sharding::Parse("{y}", *grid), Dims{6}));
+  EXPECT_EQ(layout.ToString(), "[6] {y} manual{x}");
+}
+
 }  // namespace
 }  // namespace spmd

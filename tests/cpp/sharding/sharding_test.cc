@@ -100,6 +100,19 @@ TEST(ShardingTest, Masks) {
   EXPECT_TRUE(Sharding::Open(3).IsReplicated());
 }
 
+TEST(ShardingTest, ManualAxes) {
+  const Sharding sharding = *Sharding::Parse("{data},{} manual{model:1,model:0}", DataModelGrid());
+  EXPECT_EQ(sharding.ToString(DataModelGrid()), "{data},{} manual{model:0,model:1}");
+  EXPECT_EQ(sharding.ManualAxes(), 0b0110u);
+  EXPECT_EQ(sharding.UsedAxes(), 0b0111u);
+  EXPECT_EQ(sharding.Reduced(), sharding);
+  EXPECT_FALSE(Sharding::Parse("manual{model}", DataModelGrid())->IsReplicated());
+  EXPECT_FALSE(sharding == *Sharding::Parse("{data},{}", DataModelGrid()));
+  EXPECT_EQ(ShardingError("{data} manual{data}"),
+            "sharding {data} manual{data} uses axis 'data' twice; an axis shards one dimension "
+            "only");
+}
+
 TEST(ShardingTest, SamePlacementIgnoresOpenness) {
   const Sharding open = *Sharding::Parse("{data,?},{?}", DataModelGrid());
   const Sharding closed = *Sharding::Parse("{data},{}", DataModelGrid());
