@@ -48,6 +48,7 @@ TABLES = {
     "difference.cc": "what users call the ops that differ between programs",
     "lanes.cc": "defines the ops of borders of regions",
     "lower_starts.cc": "what ops become whose starts are passed when a program runs",
+    "manual_region.cc": "registers kernels",
     "meta_overrides.cc": "shapes for which PyTorch has no Meta kernel",
     "number_arguments.cc": "which numbers are passed when a program runs",
     "op_traits.cc": "facts that PyTorch's schemas do not state",

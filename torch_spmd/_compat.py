@@ -149,6 +149,21 @@ core: Any = _room(
     },
 )
 
+ops: Any = _room(
+    "torch._ops",
+    {"_higher_order_ops": _Why("autograd.Function in a region", "none", "torch.func there raises")},
+)
+
+
+def let_regions_see_no_higher_order_ops() -> None:
+    """Ops of higher order, such as an autograd.Function under torch.func, have no kernel for the
+    key of regions, which is the next one above that of levels (csrc/trace/compat/keys.h). Instead:
+    none. Without: torch.func in a region raises."""
+    key = core.DispatchKey(int(core.DispatchKey.FuncTorchDynamicLayerFrontMode) + 1)
+    for op in ops._higher_order_ops.values():
+        op.fallthrough(key)
+
+
 top: Any = _room(
     "torch",
     {

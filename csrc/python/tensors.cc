@@ -11,6 +11,7 @@
 #include "csrc/python/init.h"
 #include "csrc/python/spec.h"
 #include "csrc/trace/api/lanes.h"
+#include "csrc/trace/api/manual_region.h"
 #include "csrc/trace/api/register_reshard.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/pytorch/region_gradient.h"
@@ -138,6 +139,14 @@ std::optional<uint64_t> HostHash(const at::Tensor& tensor) {
   return trace::HashOfHostData(*lock, tensor);
 }
 
+void RegisterManualRegions(const py::object& unwrap) {
+  auto* kept = new py::object(unwrap);  // for the life of the process
+  trace::RegisterManualRegions([kept](const at::Tensor& t) {
+    const py::gil_scoped_acquire gil;
+    return (*kept)(t).cast<at::Tensor>();
+  });
+}
+
 // `read` is a function from the texts of a mesh and a spec to these.
 void RegisterReshard(const py::object& read) {
   auto* const kept = new py::object(read);  // for the life of the process
@@ -173,6 +182,11 @@ void init_tensors(py::module& m) {
       [](const at::Tensor& tensor) { ThrowIfError(Session::Get().ClearSharding(tensor)); },
       py::arg("tensor"));
   m.def("register_reshard", &RegisterReshard, py::arg("read"));
+  m.def("register_manual_regions", &RegisterManualRegions, py::arg("unwrap"));
+  m.def("enter_manual", &trace::EnterManual, py::arg("mesh"), py::arg("axes"), py::arg("devices"),
+        py::arg("check"));
+  m.def("leave_manual", &trace::LeaveManual);
+  m.def("varies_along", &trace::VariesAlong, py::arg("t"));
   py::class_<trace::LaneForm, std::shared_ptr<trace::LaneForm>>(m, "LaneForm")
       .def(py::init([](const std::string& mesh, const std::string& spec,
                        const std::vector<int64_t>& whole, const std::vector<int64_t>& apart,

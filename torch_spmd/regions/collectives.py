@@ -20,6 +20,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch_spmd import _C, _arguments
 from torch_spmd._compat import functorch as _functorch
 from torch_spmd._compat import pytree
+from torch_spmd.regions import manual
 from torch_spmd.regions.manual import ManualAxis, manual_axis, varies
 
 
@@ -38,8 +39,10 @@ def psum(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd"))
         tensor([6.], device='spmd:0')
     """
-    if type(axis_name) is str and (total := _C.sum_over_axis(x, axis_name)) is not None:
-        return total
+    if type(axis_name) is str and not manual.ON_LOCAL_SHAPES:
+        total = _C.sum_over_axis(x, axis_name)
+        if total is not None:
+            return total
     return _over_axes("psum", x, axis_name, _SUM)
 
 
@@ -762,6 +765,10 @@ def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     if has_torch_function_unary(t):  # a collective is one op for those who watch ops
         result: Tensor = handle_torch_function(_apply, (t,), t, axis, op)
         return result
+    if axis.is_local:
+        from torch_spmd.regions import local_shapes  # which imports the module of regions
+
+        return local_shapes.apply(t, axis, op)
     step = _C.call_on_shards(_on_axis, (t,), axis.name, op)
     return _on_axis(t, axis, op) if step is None else step
 

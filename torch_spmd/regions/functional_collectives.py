@@ -20,6 +20,7 @@ from torch import Tensor
 from torch_spmd import _C
 from torch_spmd._compat import core, pyfunctorch
 from torch_spmd._compat import functorch as _functorch
+from torch_spmd.regions import manual
 from torch_spmd.regions.collectives import (
     all_gather,
     all_to_all,
@@ -67,6 +68,10 @@ def _run(op: Any, key: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
     if not _C.entered_axes():
         return op.redispatch(keys.remove(key), *args, **kwargs)
     collective = of_torch(op)
+    if manual.ON_LOCAL_SHAPES:
+        if key == DispatchKey.FuncTorchVmapMode:
+            return op.redispatch(keys.remove(key), *args, **kwargs)
+        return collective(*args, **kwargs)
     if key != DispatchKey.FuncTorchVmapMode:
         raise NotImplementedError(
             f"{op}: PyTorch has no derivative of it, so it cannot be used under torch.func.grad "

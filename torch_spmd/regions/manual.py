@@ -17,10 +17,11 @@ import contextlib
 import functools
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,10 @@ from torch_spmd.sharding import ops
 from torch_spmd.sharding.global_mesh import mesh_or_global
 from torch_spmd.sharding.mesh import Mesh
 from torch_spmd.sharding.spec import UNCONSTRAINED, PartitionSpec, is_spec, names_in, to_spec
+
+# Regions run on local shapes (local_shapes.py) and not under levels of vmap. Private, until all
+# tests of regions pass.
+ON_LOCAL_SHAPES = os.environ.get("_SPMD_LOCAL_REGIONS") == "1"
 
 
 def shard_map(
@@ -129,6 +134,7 @@ class ManualAxis:
     name: str
     size: int
     level: int
+    is_local: ClassVar[bool] = False
 
     @functools.cached_property
     def index(self) -> Tensor:
@@ -184,6 +190,8 @@ def manual_axis(caller: str, name: Any) -> ManualAxis:
 
 def varies(t: Tensor, axis: ManualAxis) -> bool:
     """Whether the value may differ between the devices along the axis."""
+    if axis.is_local:
+        return axis.name in _C.varies_along(t)
     while is_wrapped(t):
         if _functorch.is_batchedtensor(t) and _functorch.maybe_get_level(t) == axis.level:
             return True
@@ -215,6 +223,8 @@ class Region:
         self._latest: _C.KnownRegion | None = None
 
     def run(self, args: tuple[Any, ...]) -> Any:
+        if ON_LOCAL_SHAPES:
+            return self._run_on_local_shapes(args)
         results = NotImplemented
         if self._latest is not None:
             results = self._latest.run(self, args)
@@ -222,13 +232,25 @@ class Region:
             results = self._run(args)
         return results
 
-    def _run(self, args: tuple[Any, ...]) -> Any:
+    def _run_on_local_shapes(self, args: tuple[Any, ...]) -> Any:
+        from torch_spmd.regions import local_shapes  # which imports this module
+
+        self._refuse_nested()
+        mesh_or_global("shard_map", self.mesh)
+        _prepare()
+        local_shapes.prepare()
+        return local_shapes.run(self, args)
+
+    def _refuse_nested(self) -> None:
         for axis in entered():
             if axis.name in self.axes:
                 raise ValueError(
                     f"shard_map: {_name(self.f)}: the region is inside of another one over axis "
                     f"{axis.name!r}; name other axes in axis_names"
                 )
+
+    def _run(self, args: tuple[Any, ...]) -> Any:
+        self._refuse_nested()
         mesh_or_global("shard_map", self.mesh)
         _prepare()
         if self._known and all(isinstance(t, Tensor) for t in args):
@@ -892,6 +914,9 @@ _EXPLAINED = {
     "torch.where, or a Python branch on what is the same on all devices",
     "inplace arithmetic": "a value that does not vary along a manual axis is overwritten in place "
     "by one that varies; make it vary first: x = spmd.lax.pvary(x, axis)",
+    "a shard's values cannot be read": _READ,
+    "overwritten in place by one that varies": "a value that does not vary along a manual axis "
+    "is overwritten in place by one that varies; make it vary first: x = spmd.lax.pvary(x, axis)",
     "doesn't match the broadcast shape": "a value is overwritten in place by one of another shape, "
     "or one that does not vary along a manual axis by one that varies; then make it vary first: "
     "x = spmd.lax.pvary(x, axis)",

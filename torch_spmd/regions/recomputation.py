@@ -52,6 +52,14 @@ def remat(f: Callable[..., Any]) -> Callable[..., Any]:
 def _in_region(f: Callable[..., Any], axes: list[ManualAxis], args: Any, kwargs: Any) -> Any:
     """Leaves the levels of vmap that the axes are, and enters them again in the function that is
     checkpointed: when it runs in the backward pass, they are left long since."""
+    if axes[0].is_local:
+        from torch_spmd.regions import local_shapes
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with local_shapes.entered_again(axes):
+                return f(*args, **kwargs)
+
+        return checkpoint(inside, *args, use_reentrant=False, **kwargs)
     if len(pyfunctorch.retrieve_all_functorch_interpreters()) != len(axes):
         raise RuntimeError(
             "remat: in a manual region there can be no torch.vmap, torch.func.grad or the like "

@@ -16,6 +16,7 @@ import torch.fx.node
 from torch import Tensor
 
 from torch_spmd import _C, _compat
+from torch_spmd._compat import functorch
 from torch_spmd.sharding.spec import (
     UNCONSTRAINED,
     PartitionSpec,
@@ -148,6 +149,7 @@ def _register() -> None:
     _library.impl("mark_sharding", _mark, "PrivateUse1")
     _library.impl("mark_sharding", torch.library.fallthrough_kernel, "Autograd")
     _C.register_reshard(_mesh_and_spec)
+    _C.register_manual_regions(functorch.get_unwrapped)
     torch.library.register_fake("spmd::mark_sharding", _fake_mark, lib=_library)
     torch.library.register_fake("spmd::reshard", _fake_reshard, lib=_library)
     torch.library.register_vmap("spmd::reshard", _reshard_batch, lib=_library)

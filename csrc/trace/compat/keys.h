@@ -24,6 +24,13 @@ using c10::impl::ForceDispatchKeyGuard;
 // sums over an axis of a region are as slow as other collectives.
 using c10::impl::ExcludeDispatchKeyGuard;
 
+// The key of ops in the function of a manual region, which PyTorch reserves and does not use, above
+// the levels of torch.func. Instead: none above autograd. Without: shard_map raises.
+inline constexpr c10::DispatchKey kRegionKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+inline void IncludeKey(c10::DispatchKey key, bool included) {
+  c10::impl::tls_set_dispatch_key_included(key, included);
+}
+
 // The keys of a thread, for steps of a region that run later. Instead: at::ThreadLocalState, which
 // has more. Without: functions of regions do not run on shards.
 using LocalDispatchKeySet = c10::impl::LocalDispatchKeySet;

@@ -38,6 +38,13 @@ inline bool IsOfGrad(const at::Tensor& t) {
   return t.key_set().has(c10::DispatchKey::FuncTorchGradWrapper);
 }
 
+// Whether it is a tensor of a level of torch.func. Instead: none in C++. Without: what varies in a
+// region is not known under torch.func.
+inline bool IsOfLevel(const at::Tensor& t) {
+  return t.key_set().has_any(c10::DispatchKeySet(
+      {c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched}));
+}
+
 // Whether levels see ops. Instead: none. Without: functions of regions do not run on shards.
 inline bool LevelsSeeOps() {
   return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);

@@ -148,6 +148,8 @@ OpInfo::OpInfo(c10::OperatorHandle h, int64_t n)
   copies_tensor = IsCopyOfTensor(name);
   casts = IsCast(name);
   start = StartArgumentOf(name);
+  if (FindArg("enter") >= 0) border = Border::kEnters;
+  if (FindArg("leave") >= 0) border = Border::kLeaves;
   must_run_on_host = (handle.hasTag(at::Tag::dynamic_output_shape) && !IsDynamicByMaskOnly(base)) ||
                      handle.hasTag(at::Tag::data_dependent_output) ||
                      handle.hasTag(at::Tag::nondeterministic_seeded) || IsHostOnly(base);

@@ -59,8 +59,12 @@ struct OpInfo {
   bool elementwise = false;       // according to its rule
   StartArgument start;            // a number of elements that is known until it changes
   bool must_run_on_host = false;  // result shapes depend on data, or draws random numbers
-  Handler handler = nullptr;      // null for the generic kernel
-  bool replayable = true;         // see csrc/trace/recorder/replay.h
+  // At the border of a manual region, by the names of its arguments: see
+  // csrc/trace/op/manual_axes.h.
+  enum class Border : uint8_t { kNone, kEnters, kLeaves };
+  Border border = Border::kNone;
+  Handler handler = nullptr;  // null for the generic kernel
+  bool replayable = true;     // see csrc/trace/recorder/replay.h
 
   // The op that returns the fresh results, then the new values of the written arguments. It is this
   // op if this op writes nothing, and null if PyTorch has none.

@@ -40,8 +40,54 @@ std::optional<at::Generator> GeneratorOf(const OpInfo& op, const Args& args) {
   return std::nullopt;
 }
 
-TapeId EmitRandom(SessionState& state, const TensorType& type, const Distribution& d,
+// In a manual region each device draws numbers of its own: they are drawn as one tensor with a
+// first dimension in front, of which each device has an index.
+std::vector<std::string> AxesOfRegions() {
+  std::vector<std::string> axes;
+  for (const EnteredManual& region : entered_manual) {
+    axes.insert(axes.end(), region.axes.begin(), region.axes.end());
+  }
+  return axes;
+}
+TensorType OfAllDevices(TensorType type) {
+  int64_t devices = 1;
+  for (const EnteredManual& region : entered_manual) devices *= region.devices;
+  type.dims.insert(type.dims.begin(), devices);
+  return type;
+}
+TapeId EmitOwn(SessionState& state, TapeId all, const TensorType& own) {
+  Dims one = own.dims;
+  one.insert(one.begin(), 1);
+  const std::string border = FirstBorder(static_cast<int64_t>(one.size()), AxesOfRegions());
+  const TapeId part =
+      EmitBorder(state, /*enters=*/true, all, one, border, entered_manual.back().mesh);
+  return EmitView(state, part, own.dims);
+}
+TapeId EmitAll(SessionState& state, TapeId own) {
+  const TensorType type = TypeOf(state, own);
+  const std::vector<std::string> axes = AxesOfRegions();
+  const std::string& mesh = entered_manual.back().mesh;
+  if (const ManualAxes missing = ManualAxesOf(axes) & ~state.tape->manual(own)) {
+    own = EmitBorder(state, /*enters=*/true, own, type.dims,
+                     AllBorder(type.rank(), NamesOf(missing)), mesh);
+  }
+  Dims one = type.dims;
+  one.insert(one.begin(), 1);
+  return EmitBorder(state, /*enters=*/false, EmitView(state, own, one), OfAllDevices(type).dims,
+                    FirstBorder(type.rank() + 1, axes), mesh);
+}
+
+TapeId EmitRandom(SessionState& state, const TensorType& own, const Distribution& d,
                   const std::optional<at::Generator>& generator) {
+  if (!entered_manual.empty()) {
+    const TensorType all = OfAllDevices(own);
+    std::vector<EnteredManual> regions;
+    regions.swap(entered_manual);
+    const TapeId drawn = EmitRandom(state, all, d, generator);
+    regions.swap(entered_manual);
+    return EmitOwn(state, drawn, own);
+  }
+  const TensorType& type = own;
   const RandomKey key = NextRandom(generator);
   const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
   return EmitNamed(state, "spmd::random", {},
@@ -320,15 +366,19 @@ void NativeDropout(SessionState& state, const OpInfo& op, torch::jit::Stack* sta
     return;
   }
   const RandomKey key = NextRandom(std::nullopt);
-  const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
+  const bool own = !entered_manual.empty();
+  const TensorType drawn = own ? OfAllDevices(type) : type;
+  const std::vector<int64_t> size(drawn.dims.begin(), drawn.dims.end());
   const OpInfo& dropout = GetOp("spmd::dropout");
   const TapeId first =
       Emit(state, dropout,
            {c10::IValue(), p, static_cast<int64_t>(key.seed), static_cast<int64_t>(key.counter),
             std::vector<int64_t>(size.size(), 0), size},
-           {x}, {type, mask_type});
-  stack->push_back(NewTensor(state, meta, first));
-  stack->push_back(NewTensor(state, mask_meta, first + 1));
+           {own ? EmitAll(state, x) : x}, {drawn, {DType::kBool, drawn.dims}});
+  const TapeId kept = own ? EmitOwn(state, first, type) : first;
+  stack->push_back(NewTensor(state, meta, kept));
+  const TapeId mask = own ? EmitOwn(state, first + 1, mask_type) : first + 1;
+  stack->push_back(NewTensor(state, mask_meta, mask));
 }
 
 // Draws with one or more parameters for each element.
@@ -340,18 +390,21 @@ void DrawFrom(SessionState& state, const char* draw, const OpInfo& op, size_t pa
   const TensorType type = TypeOf(*meta);
   const RandomKey key = NextRandom(GeneratorOf(op, args));
   absl::InlinedVector<TapeId, 4> operands;
+  const bool own = !entered_manual.empty();
   for (size_t i = 0; i < parameters; ++i) {
-    operands.push_back(
-        EmitExpand(state, ReadOperand(state, args[i].toTensor(), meta->dtype), type.dims));
+    const TapeId x =
+        EmitExpand(state, ReadOperand(state, args[i].toTensor(), meta->dtype), type.dims);
+    operands.push_back(own ? EmitAll(state, x) : x);
   }
-  const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
+  const TensorType drawn = own ? OfAllDevices(type) : type;
+  const std::vector<int64_t> size(drawn.dims.begin(), drawn.dims.end());
   const TapeId id = EmitNamed(state, draw, operands,
                               {{"seed", static_cast<int64_t>(key.seed)},
                                {"counter", static_cast<int64_t>(key.counter)},
                                {"offset", std::vector<int64_t>(size.size(), 0)},
                                {"global_size", size}},
-                              type);
-  stack->push_back(NewTensor(state, *meta, id));
+                              drawn);
+  stack->push_back(NewTensor(state, *meta, own ? EmitOwn(state, id, type) : id));
 }
 
 void Poisson(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {

@@ -35,7 +35,7 @@ class Lowering {
     SPMD_RETURN_IF_ERROR(LowerInputs(outputs));
     LowerGiven();
     for (size_t r = needed_.first_record; r < tape_.records().size(); ++r) {
-      if (needed_.records[r]) LowerRecord(static_cast<int>(r));
+      if (needed_.records[r]) SPMD_RETURN_IF_ERROR(LowerRecord(static_cast<int>(r)));
     }
     SPMD_RETURN_IF_ERROR(LowerMarks());
     for (const OutputSpec& o : outputs) {
@@ -64,14 +64,14 @@ class Lowering {
       const ir::ValueId v = result_.graph.AddInput(type, absl::StrCat("x", i));
       values_[input.id] = v;
       result_.inputs.push_back(static_cast<int>(i));
-      if (input.mark != nullptr) {
+      if (input.mark != nullptr && tape_.manual(input.id) == 0) {
         SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(*input.mark, type.rank(), options_));
         a.of_parameter = input.mark->of_parameter;
         if (!input.mark->name.empty()) {
           result_.input_names[result_.graph.value(v).name] = input.mark->name;
         }
         result_.graph.Annotate(v, std::move(a));
-      } else if (const LayoutPtr& layout = input.LayoutToTake(overwritten[i])) {
+      } else if (const LayoutPtr& layout = tape_.LayoutToTake(i, overwritten[i])) {
         Settle(v, *layout);
       }
     }
@@ -130,11 +130,29 @@ class Lowering {
 
   ir::ValueId Map(TapeId id) const { return id == kNoId ? ir::kNoValue : values_[id]; }
 
-  void LowerRecord(int r) {
+  // Writes the sharding of a border of a manual region in the graph's grid.
+  absl::Status AtBorder(const Record& record, ir::Graph::NodeSpec& spec) {
+    const BorderCall* const border = BorderOf(*record.op, record.args);
+    if (border == nullptr) return absl::OkStatus();
+    for (size_t m = 0; m < options_.meshes->size(); ++m) {
+      if (!((*options_.meshes)[m] == border->mesh)) continue;
+      const int grid = options_.grids->grid_of[m];
+      const int rank = tape_.type(record.first_result).rank();
+      SPMD_ASSIGN_OR_RETURN(const Sharding sharding,
+                            border->ShardingIn(*options_.grids->grids[grid], rank));
+      spec.attributes.Set(border->enters ? "enter" : "leave",
+                          sharding.ToString(*options_.grids->grids[grid]));
+      spec.attributes.Set("mesh", result_.graph.grid_name(grid));
+      return absl::OkStatus();
+    }
+    return absl::InternalError(absl::StrCat("unknown mesh ", border->mesh.ToString()));
+  }
+
+  absl::Status LowerRecord(int r) {
     const Record& record = tape_.records()[r];
     if (const OpInfo* element = ElementOp(*record.op)) {
       LowerForeach(record, *element);
-      return;
+      return absl::OkStatus();
     }
     ir::Graph::NodeSpec spec = SpecOf(record, record.op->ir_name);
     for (const TapeId id : record.operands) spec.operands.push_back(Map(id));
@@ -144,9 +162,10 @@ class Lowering {
       const std::vector<ir::ValueId> operands(spec.operands.begin(), spec.operands.end());
       values_[record.first_result] =
           LowerStarts(result_.graph, record, operands, spec, tape_.type(record.first_result));
-      return;
+      return absl::OkStatus();
     }
     spec.attributes = AttributesOf(record);
+    SPMD_RETURN_IF_ERROR(AtBorder(record, spec));
     absl::InlinedVector<TensorType, 2> types;
     for (int k = 0; k < record.num_results; ++k) {
       types.push_back(tape_.type(record.first_result + k));
@@ -159,6 +178,7 @@ class Lowering {
     for (int k = 0; k < record.num_results; ++k) {
       values_[record.first_result + k] = result_.graph.result(node, k);
     }
+    return absl::OkStatus();
   }
 
   void LowerForeach(const Record& record, const OpInfo& element) {

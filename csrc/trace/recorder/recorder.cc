@@ -183,7 +183,7 @@ TapeId UseBase(SessionState& state, Buffer* buffer) {
 
 TapeId UseValue(SessionState& state, const ValuePtr& value, const Buffer* from) {
   if (state.tape->NumberOf(*value) == kNoId && (from == nullptr || from->mark == nullptr)) {
-    if (const std::optional<int> dim = NumberedDim(*value)) {
+    if (const auto dim = value->manual == 0 ? NumberedDim(*value) : std::nullopt) {
       state.call.looked_at_values = true;  // any other value is an input
       return EmitNumbers(state, value->type, *dim);
     }
@@ -348,6 +348,14 @@ TapeId EmitPermute(SessionState& state, TapeId x, absl::Span<const int64_t> orde
   for (const int64_t d : order) dims.push_back(type.dims[d]);
   return EmitNamed(state, "aten::permute", {x}, {{"dims", Ints({order.begin(), order.end()})}},
                    {type.dtype, dims});
+}
+
+TapeId EmitBorder(SessionState& state, bool enters, TapeId x, const Dims& size,
+                  const std::string& border, const std::string& mesh) {
+  return EmitNamed(
+      state, enters ? "spmd::to_local" : "spmd::to_global", {x},
+      {{"size", Ints(Vec(size))}, {enters ? "enter" : "leave", border}, {"mesh", mesh}},
+      {TypeOf(state, x).dtype, size});
 }
 
 TapeId EmitExpand(SessionState& state, TapeId x, const Dims& dims) {

@@ -60,6 +60,9 @@ TapeId EmitView(SessionState& state, TapeId x, const Dims& dims);
 // `order` has each dimension once.
 TapeId EmitPermute(SessionState& state, TapeId x, absl::Span<const int64_t> order);
 TapeId EmitExpand(SessionState& state, TapeId x, const Dims& dims);
+// `x` across the border of a manual region (csrc/trace/op/manual_axes.h).
+TapeId EmitBorder(SessionState& state, bool enters, TapeId x, const Dims& size,
+                  const std::string& border, const std::string& mesh);
 TensorType TypeOf(SessionState& state, TapeId id);
 
 }  // namespace spmd::trace

@@ -170,8 +170,8 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
     if (o.becomes >= 0) cached->taken[o.becomes] = nullptr;
   }
   for (size_t k = 0; k < made.inputs.size(); ++k) {
-    const TapeInput& input = tape.inputs()[cached->inputs[k]];
-    cached->asked.push_back(input.LayoutToTake(/*overwritten=*/cached->taken[k] == nullptr));
+    const bool overwritten = cached->taken[k] == nullptr;
+    cached->asked.push_back(tape.LayoutToTake(static_cast<size_t>(cached->inputs[k]), overwritten));
   }
   NoteRecording(state, tape, *cached);
   for (const int r : RecordsWithStarts(cached->recording->records)) {

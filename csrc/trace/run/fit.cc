@@ -61,7 +61,8 @@ std::optional<Misfit> FindMisfit(const CachedProgram& cached, const Tape& tape, 
   for (size_t k = 0; k < cached.inputs.size(); ++k) {
     const TapeInput& input = tape.inputs()[cached.inputs[k]];
     if (live.IsLost(input.id)) return Misfit{Kind::kLost, input.id};
-    const LayoutPtr& layout = input.LayoutToTake(/*overwritten=*/cached.taken[k] == nullptr);
+    const LayoutPtr& layout = tape.LayoutToTake(static_cast<size_t>(cached.inputs[k]),
+                                                /*overwritten=*/cached.taken[k] == nullptr);
     const program::ValueId taken = program.inputs[k].value;
     if (IsTerms(layout) == program.values[taken].sharding.IsUnreduced()) continue;
     if (!IsSame(layout, cached.asked[k])) return Misfit{Kind::kTerms, input.id};

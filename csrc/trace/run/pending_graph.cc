@@ -40,6 +40,13 @@ std::vector<Mesh> MeshesOfMarks(const Tape& tape, const Needed& needed) {
   for (const Annotation& a : tape.annotations()) {
     if (needed.Has(tape, a.value)) meshes.push_back(a.mark->mesh);
   }
+  for (size_t r = 0; r < tape.records().size(); ++r) {
+    const Record& record = tape.records()[r];
+    if (!needed.records[r]) continue;
+    if (const BorderCall* const border = BorderOf(*record.op, record.args)) {
+      meshes.push_back(border->mesh);
+    }
+  }
   return meshes;
 }
 
@@ -57,7 +64,7 @@ std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
   size_t of_layouts = 0;
   for (size_t k = 0; k < tape.inputs().size(); ++k) {
     if (!needed.inputs[k]) continue;
-    const LayoutPtr& layout = tape.inputs()[k].LayoutToTake(overwritten[k]);
+    const LayoutPtr& layout = tape.LayoutToTake(k, overwritten[k]);
     if (layout == nullptr || of_layouts >= kMostOfLayouts) continue;
     for (const Mesh& mesh : known.MeshesOf(layout->grid())) {
       if (std::find(meshes.begin(), meshes.end(), mesh) != meshes.end()) continue;

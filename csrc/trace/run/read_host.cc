@@ -34,6 +34,13 @@ ValuePtr Settled(SessionState& state, Buffer* buffer, const char* why) {
   return value;
 }
 
+// Throws if each device has its own value.
+void RefuseShards(const Buffer& buffer) {
+  TORCH_CHECK(buffer.manual() == 0,
+              "a shard's values cannot be read inside a manual region, since each device has its "
+              "own; return the value, or use torch.where");
+}
+
 }  // namespace
 
 at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* why) {
@@ -42,6 +49,7 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
   if (buffer->holds_nothing()) {
     return at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
   }
+  RefuseShards(*buffer);
   const ValuePtr value = Settled(state, buffer, why);
   at::Tensor host = value->host;
   if (!host.defined()) {

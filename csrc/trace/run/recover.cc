@@ -79,7 +79,7 @@ class OpByOp {
     for (size_t k = 0; k < left.size(); ++k) {
       const ir::ValueId v = graph_.inputs()[k];
       lost_[v] = missing[k];
-      if (!missing[k].ok()) continue;
+      if (!missing[k].ok() || graph_.value(v).manual != 0) continue;
       SPMD_ASSIGN_OR_RETURN(values_[v], runtime::Download(*left[k].value, /*peers=*/nullptr));
     }
     return absl::OkStatus();
@@ -131,6 +131,8 @@ class OpByOp {
     for (const ir::ValueId v : node.operands) {
       if (v != ir::kNoValue && !lost_[v].ok()) return lost_[v];
     }
+    // What the devices have of their own is not on the host.
+    if (node.manual != 0) return f_.run->Wait();
     SPMD_ASSIGN_OR_RETURN(const std::shared_ptr<runtime::Backend> backend, TheBackend(state_));
     const std::vector<int> made = ResultsWithElements(graph_, id);
     for (int r = 0; r < node.num_results; ++r) {

@@ -38,6 +38,7 @@ Recording Recording::Prefix(int32_t n) const {
   prefix.records = First(records, num_records);
   prefix.types = First(types, num_slots);
   prefix.origins = First(origins, num_slots);
+  prefix.manual = First(manual, num_slots);
   prefix.input_marks = First(input_marks, num_inputs);
   prefix.annotations = First(annotations, num_annotations);
   prefix.sources = sources;
@@ -93,7 +94,7 @@ int64_t BytesOf(const TracedCall& call) {
 
 int64_t Recording::HeapBytes() const {
   using spmd::HeapBytes;
-  int64_t bytes = static_cast<int64_t>(sizeof(Recording)) + HeapBytes(origins) +
+  int64_t bytes = static_cast<int64_t>(sizeof(Recording)) + HeapBytes(origins) + HeapBytes(manual) +
                   HeapBytes(input_marks) + HeapBytes(sources) + HeapBytes(events) + HeapBytes(keys);
   bytes += static_cast<int64_t>(
       types.capacity() * sizeof(TensorType) + annotations.capacity() * sizeof(Annotation) +

@@ -115,8 +115,9 @@ struct TracedCall {
 
 struct Recording {
   std::vector<Record> records;
-  std::vector<TensorType> types;  // by TapeId
-  std::vector<Origin> origins;    // by TapeId
+  std::vector<TensorType> types;   // by TapeId
+  std::vector<Origin> origins;     // by TapeId
+  std::vector<ManualAxes> manual;  // by TapeId
   std::vector<MarkPtr> input_marks;
   std::vector<Annotation> annotations;
   std::vector<std::string> sources;

@@ -41,7 +41,7 @@ bool SameEvents(const Recording& a, const Recording& b, int32_t events, Starts s
       }
     }
     for (; results > 0; --results, ++value) {
-      if (!(a.types[value] == b.types[value])) return false;
+      if (!(a.types[value] == b.types[value]) || a.manual[value] != b.manual[value]) return false;
     }
   }
   return true;

@@ -76,6 +76,8 @@ Tape::~Tape() { std::erase(LivingTapes(), this); }
 
 void Buffer::MakeValue() { Hold(LivingTape(bound_on)->value(number_)); }
 
+ManualAxes Buffer::ManualOfNumber() const { return LivingTape(bound_on)->manual(number_); }
+
 void Tape::Number(Value& value, TapeId id) {
   if (value.tape != 0 && value.tape != number_ && LivingTapes().size() > 1) {
     if (Tape* const other = LivingTape(value.tape)) other->renumbered_[&value] = value.id;
@@ -91,6 +93,7 @@ const ValuePtr& Tape::MakeValue(TapeId id) const {
   value->tape = number_;
   value->id = id;
   value->pending = true;
+  value->manual = now().manual[id];
   return value;
 }
 
@@ -244,9 +247,10 @@ void Tape::SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claime
 
 // --- keys ---
 
-void Tape::MixInput(const TensorType& type, const MarkPtr& mark) {
+void Tape::MixInput(const TensorType& type, ManualAxes manual, const MarkPtr& mark) {
   key_.Mix(0x1001);
   MixType(key_, type);
+  if (manual != 0) key_.Mix(manual);
   if (mark != nullptr) MixMark(key_, *mark);
 }
 
@@ -282,7 +286,8 @@ void Tape::Rehash() {
   for (size_t e = 0; e < own_.events.size(); ++e) {
     const Event& event = own_.events[e];
     if (event.kind == Event::Kind::kInput) {
-      MixInput(own_.types[value++], own_.input_marks[event.index]);
+      MixInput(own_.types[value], own_.manual[value], own_.input_marks[event.index]);
+      ++value;
     } else if (event.kind == Event::Kind::kRecord) {
       const Record& record = own_.records[event.index];
       MixRecord(record);
@@ -309,14 +314,16 @@ TapeId Tape::UseWith(const ValuePtr& value, const MarkPtr& own, const LayoutPtr&
   const MarkPtr mark = marks_ ? own : nullptr;
   if (const Event* event = Next(Event::Kind::kInput)) {
     if (lead_->types[values_.size()] == value->type &&
+        lead_->manual[values_.size()] == value->manual &&
         SameMark(lead_->input_marks[event->index], mark)) {
       ++at_;
       return AddInput(value, own, settled);
     }
     StopFollowing();
   }
-  MixInput(value->type, mark);
+  MixInput(value->type, value->manual, mark);
   own_.types.push_back(value->type);
+  own_.manual.push_back(value->manual);
   own_.origins.push_back({-1, static_cast<int32_t>(inputs_.size())});
   own_.input_marks.push_back(mark);
   AddEvent(Event::Kind::kInput, inputs_.size());
@@ -344,10 +351,16 @@ TapeId Tape::Append(Record record, absl::Span<const TensorType> results) {
     if (IsRuntimeValue(record.op->args[i], record.args[i])) AddScalars(record.args[i]);
   }
   record.num_scalars = static_cast<int>(scalars_.size()) - record.first_scalar;
+  ManualAxes manual = 0;
+  for (const TapeId id : record.operands) manual |= id == kNoId ? 0 : own_.manual[id];
+  if (const BorderCall* const border = BorderOf(*record.op, record.args)) {
+    manual = border->After(manual);
+  }
   MixRecord(record);
   for (const TensorType& type : results) {
     MixResult(type);
     own_.types.push_back(type);
+    own_.manual.push_back(manual);
     own_.origins.push_back({static_cast<int32_t>(own_.records.size()), -1});
   }
   AddValues(record.num_results);

@@ -99,6 +99,12 @@ class Tape {
   int64_t CountHolders(TapeId id) const;
   const TensorType& type(TapeId id) const { return now().types[id]; }
   const Origin& origin(TapeId id) const { return now().origins[id]; }
+  ManualAxes manual(TapeId id) const { return now().manual[id]; }
+  // The layout that the program takes input `k` in. That of a device's own values has no other.
+  const LayoutPtr& LayoutToTake(size_t k, bool overwritten) const {
+    const TapeInput& input = inputs_[k];
+    return manual(input.id) != 0 ? values_[input.id]->layout : input.LayoutToTake(overwritten);
+  }
   // The arguments of a record, with this tape's starts.
   const std::vector<c10::IValue>& ArgumentsOf(int record) const;
 
@@ -193,7 +199,7 @@ class Tape {
   void AddValues(int num_results);
   bool Agrees(const Record& theirs, const Record& record, absl::Span<const TensorType> results);
   void AddEvent(Event::Kind kind, size_t index);
-  void MixInput(const TensorType& type, const MarkPtr& mark);
+  void MixInput(const TensorType& type, ManualAxes manual, const MarkPtr& mark);
   void MixRecord(const Record& record);
   void MixResult(const TensorType& type);
   void MixAnnotation(const Annotation& annotation);

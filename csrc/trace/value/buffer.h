@@ -23,6 +23,7 @@
 #include "csrc/runtime/executor_queue.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/sharding/spec.h"
+#include "csrc/trace/op/manual_axes.h"
 #include "csrc/trace/value/tape_id.h"
 #include "csrc/trace/value/view_recipe.h"
 
@@ -73,6 +74,7 @@ struct Value : c10::intrusive_ptr_target {
   std::weak_ptr<CompiledProgram> origin;
   int origin_output = -1;
   int64_t origin_run = 0;  // the run's number in the session's StepLog
+  ManualAxes manual = 0;   // along which each device has its own
   TensorType type;
 };
 using ValuePtr = c10::intrusive_ptr<Value>;
@@ -111,6 +113,10 @@ class Buffer {
   // The number, or kNoId if the Buffer has a value or nothing; `made()` is the value, or null if it
   // has a number or nothing.
   TapeId number() const { return number_; }
+  // The axes along which each device has its own value.
+  ManualAxes manual() const {
+    return number_ != kNoId ? ManualOfNumber() : value_ != nullptr ? value_->manual : 0;
+  }
   Value* made() const { return value_.get(); }
   // Rebinds the Buffer, which counts as a new generation.
   void Bind(ValuePtr v) {
@@ -159,6 +165,7 @@ class Buffer {
   friend MarkNotes& MakeNotes(Buffer& buffer);
   static Buffer* AtAddressOf(const c10::Storage& storage);
   void MakeValue();
+  ManualAxes ManualOfNumber() const;
 
  public:
   Buffer(Key, const BaseForm& form);
