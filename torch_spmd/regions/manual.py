@@ -915,6 +915,7 @@ _EXPLAINED = {
     "inplace arithmetic": "a value that does not vary along a manual axis is overwritten in place "
     "by one that varies; make it vary first: x = spmd.lax.pvary(x, axis)",
     "a shard's values cannot be read": _READ,
+    "the shape of a result depends on a shard's values": _SHAPE,
     "overwritten in place by one that varies": "a value that does not vary along a manual axis "
     "is overwritten in place by one that varies; make it vary first: x = spmd.lax.pvary(x, axis)",
     "doesn't match the broadcast shape": "a value is overwritten in place by one of another shape, "

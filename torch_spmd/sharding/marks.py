@@ -123,7 +123,9 @@ def _check_not_manual(caller: str, spec: PartitionSpec) -> None:
 
 def check_not_shard(caller: str, t: Tensor) -> None:
     """Errors: ValueError for a value inside of a region or of torch.func."""
-    if isinstance(t, Tensor) and _functorch.is_functorch_wrapped_tensor(t):
+    if isinstance(t, Tensor) and (
+        _functorch.is_functorch_wrapped_tensor(t) or (_C.entered_axes() and _C.varies_along(t))
+    ):
         raise ValueError(
             f"{caller}: the tensor is a shard inside of a manual region, or a value inside of "
             "torch.func, which has no sharding of its own; ask outside"

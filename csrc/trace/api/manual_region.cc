@@ -17,6 +17,7 @@
 #include "csrc/trace/compat/tensor.h"
 #include "csrc/trace/op/manual_axes.h"
 #include "csrc/trace/op/op_info.h"
+#include "csrc/trace/op/op_traits.h"
 #include "csrc/trace/pytorch/autograd_keys.h"
 #include "csrc/trace/pytorch/make_node.h"
 #include "csrc/trace/recorder/marks.h"
@@ -130,11 +131,24 @@ at::Tensor Vary(const at::Tensor& t, ManualAxes axes) {
 }
 
 struct Operand {
-  at::Tensor* tensor;
   at::Tensor innermost;
   ManualAxes axes = 0;
   bool written = false;
 };
+
+// Throws if the sizes of a result depend on a shard's values: by a mask, or always.
+void CheckShape(const c10::OperatorHandle& op, absl::Span<const Operand> operands) {
+  if (!op.hasTag(at::Tag::dynamic_output_shape)) return;
+  const bool by_mask = IsDynamicByMaskOnly(op.operator_name().name);
+  for (const Operand& operand : operands) {
+    const at::Tensor& t = operand.innermost;
+    if (operand.axes == 0) continue;
+    const bool is_mask = t.scalar_type() == at::kBool || t.scalar_type() == at::kByte;
+    TORCH_CHECK(by_mask && !is_mask,
+                "the shape of a result depends on a shard's values, but all devices run one "
+                "program; use torch.where, or compute it outside of the region");
+  }
+}
 
 // Makes the operands of an op vary along the same axes if they have gradients.
 void MakeAlike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -149,11 +163,15 @@ void MakeAlike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
     if (value.isTensor()) {
       singles.push_back(value.toTensor());
-      operands.push_back({nullptr, Innermost(singles.back()), 0, written});
+      operands.push_back({Innermost(singles.back()), 0, written});
     } else if (value.isTensorList()) {
       lists.emplace_back(i, value.toTensorVector());
       for (const at::Tensor& t : lists.back().second) {
-        operands.push_back({nullptr, Innermost(t), 0, written});
+        operands.push_back({Innermost(t), 0, written});
+      }
+    } else if (value.isList()) {  // of optional tensors, which are indices
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor()) operands.push_back({Innermost(item.toTensor()), 0, written});
       }
     }
   }
@@ -167,6 +185,7 @@ void MakeAlike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       alike = alike && (k == 0 || operands[k].axes == operands[0].axes);
       all |= operands[k].axes;
     }
+    if (all != 0) CheckShape(op, operands);
     if (alike || all == 0) return;
     for (const Operand& operand : operands) {
       const at::Tensor& t = operand.innermost;
@@ -195,6 +214,8 @@ void MakeAlike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       std::vector<at::Tensor> tensors = std::move(lists[list++].second);
       for (at::Tensor& t : tensors) t = vary(t, operands[next++]);
       (*stack)[begin + i] = c10::IValue(std::move(tensors));
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) next += item.isTensor() ? 1 : 0;
     }
   }
 }
