@@ -137,8 +137,13 @@ struct Operand {
 };
 
 // Throws if the sizes of a result depend on a shard's values: by a mask, or always.
-void CheckShape(const c10::OperatorHandle& op, absl::Span<const Operand> operands) {
+void CheckShape(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                absl::Span<const Operand> operands) {
   if (!op.hasTag(at::Tag::dynamic_output_shape)) return;
+  // One-hot vectors have the size that they are told, if they are told one.
+  const std::optional<int> told = op.schema().argumentIndexWithName("num_classes");
+  const size_t begin = stack.size() - op.schema().arguments().size();
+  if (told.has_value() && stack[begin + static_cast<size_t>(*told)].toInt() >= 0) return;
   const bool by_mask = IsDynamicByMaskOnly(op.operator_name().name);
   for (const Operand& operand : operands) {
     const at::Tensor& t = operand.innermost;
@@ -185,7 +190,7 @@ void MakeAlike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       alike = alike && (k == 0 || operands[k].axes == operands[0].axes);
       all |= operands[k].axes;
     }
-    if (all != 0) CheckShape(op, operands);
+    if (all != 0) CheckShape(op, *stack, operands);
     if (alike || all == 0) return;
     for (const Operand& operand : operands) {
       const at::Tensor& t = operand.innermost;

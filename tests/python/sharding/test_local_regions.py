@@ -261,3 +261,30 @@ def test_a_program_may_end_between_the_passes(four):
     product.sum().backward()
     torch.testing.assert_close(ours[0].grad.cpu(), w.expand(8, 3))
     torch.testing.assert_close(ours[1].grad.cpu(), t.sum(0))
+
+
+def test_shapes_do_not_depend_on_a_shard(four):
+    x = numbers(8).to("spmd")
+    for f in (lambda t: t[t > 0], torch.unique, lambda t: torch.bincount(t.long().abs())):
+        with pytest.raises(RuntimeError, match="the shape of a result depends on a shard's values"):
+            spmd.shard_map(f, four, P("x"), P("x"))(x)
+
+
+def test_what_a_varying_index_reads_varies(four):
+    table = numbers(6, 2)
+    index = torch.tensor([0, 5, 3, 3, 1, 0, 2, 4])
+    ours, theirs = table.to("spmd").requires_grad_(), table.clone().requires_grad_()
+    f = spmd.shard_map(lambda t, i: t[i].sin(), four, (P(), P("x")), P("x"))
+    result = f(ours, index.to("spmd"))
+    torch.testing.assert_close(result.cpu(), theirs[index].sin())
+    result.sum().backward()
+    theirs[index].sin().sum().backward()
+    torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+
+
+def test_sums_are_one_instruction(four):
+    """An all-reduce of what the devices have, between the two borders."""
+    x = numbers(8, 4).to("spmd")
+    spmd.sync(wait=True)
+    spmd.shard_map(lambda t: spmd.psum(t.sin(), "x"), four, P("x"), P())(x).cpu()
+    assert [row.kind for row in spmd.debug.collectives()] == ["all_reduce"]
