@@ -198,7 +198,7 @@ void MakeAlike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       if (Buffer::Of(t.storage())->holds_nothing()) continue;
       TORCH_CHECK(false,
                   "a value that does not vary along a manual axis is overwritten in place by "
-                  "one that varies; make it vary first: x = spmd.pvary(x, axis)");
+                  "one that varies; make it vary first: x = spmd.lax.pvary(x, axis)");
     }
   }
   const auto vary = [&](const at::Tensor& t, const Operand& operand) {

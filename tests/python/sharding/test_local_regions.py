@@ -47,7 +47,7 @@ def test_megatron(four):
     x, up, down = numbers(3, 8), numbers(8, 16, seed=1), numbers(16, 8, seed=2)
 
     def mlp(x, up, down):
-        return spmd.psum(torch.relu(x @ up) @ down, "x")
+        return spmd.lax.psum(torch.relu(x @ up) @ down, "x")
 
     f = spmd.shard_map(mlp, four, (P(), P(None, "x"), P("x")), P())
     ours = [t.to("spmd").requires_grad_() for t in (x, up, down)]
@@ -66,7 +66,7 @@ def test_a_value_that_does_not_vary_is_used_in_both_ways(four):
     t, w = numbers(8, 3), numbers(3, seed=1)
 
     def f(t, w):
-        return spmd.psum((t * w.exp()).sum(), "x") + w.square().sum()
+        return spmd.lax.psum((t * w.exp()).sum(), "x") + w.square().sum()
 
     ours = w.to("spmd").requires_grad_()
     spmd.shard_map(f, four, (P("x"), P()), P())(t.to("spmd"), ours).backward()
@@ -83,26 +83,28 @@ def test_collectives(four):
     def run(f, out):
         return spmd.shard_map(f, four, P("x"), out)(ours).cpu()
 
-    torch.testing.assert_close(run(lambda s: spmd.psum(s, "x"), P()), sum(parts))
-    torch.testing.assert_close(run(lambda s: spmd.pmax(s, "x"), P()), t.view(4, 2, 4).amax(0))
-    torch.testing.assert_close(run(lambda s: spmd.all_gather(s, "x", tiled=True), P()), t)
+    torch.testing.assert_close(run(lambda s: spmd.lax.psum(s, "x"), P()), sum(parts))
+    torch.testing.assert_close(run(lambda s: spmd.lax.pmax(s, "x"), P()), t.view(4, 2, 4).amax(0))
+    torch.testing.assert_close(run(lambda s: spmd.lax.all_gather(s, "x", tiled=True), P()), t)
     ring = [(i, (i + 1) % 4) for i in range(4)]
     moved = torch.cat([parts[3], *parts[:3]])
-    torch.testing.assert_close(run(lambda s: spmd.ppermute(s, "x", ring), P("x")), moved)
-    exchanged = run(lambda s: spmd.all_to_all(s, "x", 1, 0, tiled=True), P(None, "x"))
+    torch.testing.assert_close(run(lambda s: spmd.lax.ppermute(s, "x", ring), P("x")), moved)
+    exchanged = run(lambda s: spmd.lax.all_to_all(s, "x", 1, 0, tiled=True), P(None, "x"))
     torch.testing.assert_close(exchanged, t)
-    total = run(lambda s: spmd.psum_scatter(s, "x", scatter_dimension=1, tiled=True), P(None, "x"))
+    total = run(
+        lambda s: spmd.lax.psum_scatter(s, "x", scatter_dimension=1, tiled=True), P(None, "x")
+    )
     torch.testing.assert_close(total, sum(parts))
-    index = run(lambda s: s * 0 + spmd.axis_index("x"), P("x"))
+    index = run(lambda s: s * 0 + spmd.lax.axis_index("x"), P("x"))
     assert index[:, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    torch.testing.assert_close(run(lambda s: spmd.pbroadcast(s, "x", 2), P()), parts[2])
+    torch.testing.assert_close(run(lambda s: spmd.lax.pbroadcast(s, "x", 2), P()), parts[2])
 
 
 def test_second_derivatives(four):
     t = numbers(8)
 
     def f(t):
-        return spmd.psum((t.sin() * spmd.psum(t, "x")).sum(), "x")
+        return spmd.lax.psum((t.sin() * spmd.lax.psum(t, "x")).sum(), "x")
 
     ours, theirs = t.to("spmd").requires_grad_(), t.clone().requires_grad_()
     g = spmd.shard_map(f, four, P("x"), P())
@@ -149,7 +151,7 @@ def test_some_axes_and_regions_in_regions(grid):
     t = numbers(4, 6)
 
     def inner(s):
-        return spmd.psum(s.exp().sum(1), "y")
+        return spmd.lax.psum(s.exp().sum(1), "y")
 
     def outer(s):
         return spmd.shard_map(inner, grid, P(None, "y"), P(), axis_names={"y"})(s).log()
@@ -170,11 +172,11 @@ def test_remat(four):
 
     def layer(t):
         calls.append(1)
-        return torch.tanh(t) / spmd.psum(t.exp(), "x")
+        return torch.tanh(t) / spmd.lax.psum(t.exp(), "x")
 
     t = numbers(8, 2)
     ours, theirs = t.to("spmd").requires_grad_(), t.clone().requires_grad_()
-    spmd.shard_map(spmd.remat(layer), four, P("x"), P("x"))(ours).sum().backward()
+    spmd.shard_map(spmd.lax.remat(layer), four, P("x"), P("x"))(ours).sum().backward()
     parts = theirs.view(4, 2, 2)
     (parts.tanh() / parts.exp().sum(0)).sum().backward()
     assert len(calls) == 2
@@ -183,17 +185,17 @@ def test_remat(four):
 
 def test_vmap_of_a_region_and_in_a_region(four):
     t = numbers(3, 8)
-    f = spmd.shard_map(lambda s: s * spmd.psum(s.sum(), "x"), four, P("x"), P("x"))
+    f = spmd.shard_map(lambda s: s * spmd.lax.psum(s.sum(), "x"), four, P("x"), P("x"))
     expected = t * t.sum(1, keepdim=True)
     torch.testing.assert_close(torch.vmap(f)(t.to("spmd")).cpu(), expected)
-    inside = torch.vmap(lambda row: row * spmd.psum(row.sum(), "x"))
+    inside = torch.vmap(lambda row: row * spmd.lax.psum(row.sum(), "x"))
     g = spmd.shard_map(inside, four, P(None, "x"), P(None, "x"))
     torch.testing.assert_close(g(t.to("spmd")).cpu(), expected)
 
 
 def test_grad_of_a_region_and_in_a_region(four):
     t = numbers(8)
-    f = spmd.shard_map(lambda s: spmd.psum(s.sin().sum(), "x"), four, P("x"), P())
+    f = spmd.shard_map(lambda s: spmd.lax.psum(s.sin().sum(), "x"), four, P("x"), P())
     torch.testing.assert_close(torch.func.grad(f)(t.to("spmd")).cpu(), t.cos())
     inside = torch.func.grad(lambda s: s.sin().sum())
     g = spmd.shard_map(inside, four, P("x"), P("x"))
@@ -286,5 +288,5 @@ def test_sums_are_one_instruction(four):
     """An all-reduce of what the devices have, between the two borders."""
     x = numbers(8, 4).to("spmd")
     spmd.sync(wait=True)
-    spmd.shard_map(lambda t: spmd.psum(t.sin(), "x"), four, P("x"), P())(x).cpu()
+    spmd.shard_map(lambda t: spmd.lax.psum(t.sin(), "x"), four, P("x"), P())(x).cpu()
     assert [row.kind for row in spmd.debug.collectives()] == ["all_reduce"]
