@@ -5,10 +5,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include <optional>
 #include <utility>
 
 namespace spmd::compat {
@@ -21,10 +19,6 @@ at::Tensor NewTensor(Args&&... args) {
 
 // Tensors without elements or values, which no mode sees. Instead: at::empty and at::empty_strided,
 // which are some times slower. Without: shapes are inferred more slowly.
-inline at::Tensor EmptyOnMeta(at::IntArrayRef sizes, at::ScalarType dtype,
-                              std::optional<at::MemoryFormat> format = std::nullopt) {
-  return at::detail::empty_meta(sizes, dtype, format);
-}
 inline at::Tensor EmptyOnMeta(at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::ScalarType dtype) {
   return at::detail::empty_strided_meta(sizes, strides, dtype);

@@ -10,8 +10,8 @@
 namespace spmd::compat {
 
 // Sizes, strides and offset, and what PyTorch derives from them: the number of elements, the memory
-// formats. Instead: TensorImpl::set_sizes_and_strides, which derives it again. Without: replay is
-// slower, and functions of regions do not run on shards.
+// formats. Instead: TensorImpl::set_sizes_and_strides, which derives it again. Without: functions
+// of regions do not run on shards.
 struct TensorForm {
   c10::impl::SizesAndStrides sizes_and_strides;
   int64_t offset = 0;
